@@ -32,6 +32,7 @@ BUILD = TESTS.parent / ".build"
 # fonts, and a home may be one that cannot be written.
 os.environ.setdefault("KERAS_HOME", str(BUILD / "keras"))
 os.environ.setdefault("MPLCONFIGDIR", str(BUILD / "matplotlib"))
+os.environ.setdefault("MPLBACKEND", "agg")  # figures are drawn in memory
 # What JAX has compiled for one test is read for the next one, and in the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -136,3 +137,11 @@ def nothing_left_behind():
     """What a host has built and compiled goes with the module that asked for it."""
     yield
     forgetting.forget()
+
+
+@pytest.fixture(autouse=True)
+def figures_closed():
+    """Figures of pyplot go with the test that drew them: others count what they leave open."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

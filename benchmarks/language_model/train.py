@@ -157,13 +157,13 @@ class Update:
         given = {"momentum": beta_1, "beta_1": beta_1, "beta_2": beta_2}
         given = {key: value for key, value in given.items() if key in takes and self.is_traced}
         own._update.rule = functools.partial(before, **given)
-        with mock.patch.object(shared, "debias", _debias):
+        with mock.patch.object(shared, "bias_divisor", _bias_divisor):
             yield
         own._update.rule, self.schedule.value = before, 1.0
 
 
-def _debias(xp, beta, t):
-    """1 - beta^t of a beta in float32, of which `debias` wants to know more while it is traced."""
+def _bias_divisor(xp, beta, t):
+    """1 - beta^t of a beta in float32; `bias_divisor` asks more of it while it is traced."""
     return -xp.expm1(t * xp.log(beta))
 
 

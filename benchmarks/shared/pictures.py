@@ -14,20 +14,25 @@ MNIST = ".build/mnist/package/data"
 HELD_OUT = 8800 / 60000
 
 
-def images(folder, held_out=HELD_OUT):
-    """Training, held-out and test images and labels: of this folder, or scikit-learn's digits."""
+def fashion_or_mnist(folder):
+    """Returns the uint8 pixels, 28 x 28 x 1, and the labels: 60,000 to train on, then 10,000."""
 
     def read(name, header):
         path = os.path.join(folder, f"{name}-ubyte")
         with open(path, "rb") if os.path.exists(path) else gzip.open(f"{path}.gz") as file:
             return np.frombuffer(file.read(), np.uint8, offset=header)
 
+    pixels, labels = (
+        np.concatenate([read(f"{part}-{what}", header) for part in ("train", "t10k")])
+        for what, header in (("images-idx3", 16), ("labels-idx1", 8))
+    )
+    return pixels.reshape(-1, 28, 28, 1), labels
+
+
+def images(folder, held_out=HELD_OUT):
+    """Training, held-out and test images and labels: of this folder, or scikit-learn's digits."""
     if folder:
-        pixels, y = (
-            np.concatenate([read(f"{part}-{what}", header) for part in ("train", "t10k")])
-            for what, header in (("images-idx3", 16), ("labels-idx1", 8))
-        )
-        x, tested = pixels.reshape(-1, 28, 28, 1), 10000
+        (x, y), tested = fashion_or_mnist(folder), 10000
     else:
         from sklearn.datasets import load_digits
 

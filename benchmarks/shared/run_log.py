@@ -20,7 +20,7 @@ class Log:
     def note(self, line):
         """One line more; of a machine that the log does not have, a line before it."""
         with open(self.path, "a") as file:
-            for each in ([] if machine() in self.lines else [machine()]) + [line]:
+            for each in ([] if machine() in [*self.lines, line] else [machine()]) + [line]:
                 self.lines.append(each)
                 file.write(json.dumps(each) + "\n")
 

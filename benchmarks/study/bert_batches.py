@@ -79,7 +79,7 @@ def validation_loss(optimizer, learning_rate, factor, seed, data):
 
     params = experiment(optimizer, learning_rate, data)
     if factor > 1:
-        _, settings = scaling.fill_in("legw", BASE * factor, params)
+        _, settings = scaling.settings_at_batch("legw", BASE * factor, params)
         params = params.replace(**settings)
     params = params.replace(task={"train_data": {"seed": seed}})
     tf_keras.backend.clear_session()

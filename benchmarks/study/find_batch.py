@@ -25,7 +25,7 @@ from benchmarks.study import adascale
 from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.goodput import costs
-from tf_lamb.find.timing import estimate_size, time_in_turn
+from tf_lamb.find.timing import first_estimate, time_in_turn
 from tf_lamb.find.trials import Trials
 
 SMALLEST = 16
@@ -57,9 +57,9 @@ def timed(make):
         trials.use_optimizer("adam", lambda: keras.optimizers.Adam())
         feed = make_feed(read.source, read.examples, keras)
         seen = time_in_turn(
-            trials, feed, {size: estimate_size(trials, feed, size) for size in sizes}
+            trials, feed, {size: first_estimate(trials, feed, size) for size in sizes}
         ).step_seconds
-    fit = costs.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
+    fit = costs.fit_step_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,
         "between": [

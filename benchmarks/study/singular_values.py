@@ -80,10 +80,10 @@ def matrices_of_rank_one(shape):
 
 def measured():
     """The lines of the log."""
-    from tf_lamb.core.rules.muon import PRESETS, Form, orthogonalized
+    from tf_lamb.core.rules.muon import PRESETS, MuonForm, orthogonalized
 
     for name, dtype in itertools.product(PRESETS, DTYPES):
-        triples = Form(coefficients=name).triples
+        triples = MuonForm(coefficients=name).triples
 
         def result(u, triples=triples, dtype=dtype):
             (o,) = orthogonalized(ARRAYS, u, triples, dtype)

@@ -10,33 +10,45 @@ from benchmarks.updates_left.protocol import HASH, Run, key
 
 
 class Runs:
-    """The lines of a log to which several processes write, each of the runs that it makes."""
+    """The lines of a log to which several processes write, each of the runs that it makes.
+
+    Another study has a class of its own below this one, with its own `protocol`, `key` and
+    `result_of`.
+    """
+
+    protocol = HASH
+    key = staticmethod(key)
 
     def __init__(self, path, until):
         self.path, self.until = path, until
-        self.lines = {key(line): line for line in runs_of(path)}
+        self.lines = {self.key(line): line for line in runs_of(path, self.protocol)}
 
-    def make(self, run: Run) -> dict:
+    def make(self, run) -> dict:
         """Returns the line of a run, which is made if it is missing."""
-        if (known := self.lines.get(key(run.line))) is not None:
+        if (known := self.lines.get(self.key(run.line))) is not None:
             return known
         if time.time() > self.until:
             raise TimeoutError("the hours are over")
-        from benchmarks.updates_left import training
-
-        line = run.line | training.result_of(run) | {"commit": commit()}
+        line = run.line | self.result_of(run) | {"commit": commit()}
         with open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
-        self.lines[key(line)] = line
+        self.lines[self.key(line)] = line
         return line
 
+    @staticmethod
+    def result_of(run: Run) -> dict:
+        """Makes a run, and returns what its line ends with."""
+        from benchmarks.updates_left import training
 
-def runs_of(path) -> list[dict]:
-    """Returns the runs in a log, without the lines of machines; of this protocol alone."""
+        return training.result_of(run)
+
+
+def runs_of(path, protocol=HASH) -> list[dict]:
+    """Returns the runs in a log, without the lines of machines; of one protocol alone."""
     if not os.path.exists(path):
         return []
     with open(path) as file:
-        return [line for line in map(json.loads, file) if line.get("protocol") == HASH]
+        return [line for line in map(json.loads, file) if line.get("protocol") == protocol]
 
 
 def note_machine(path):

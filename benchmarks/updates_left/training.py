@@ -18,18 +18,25 @@ from tf_lamb.core.recipes.recipe import Recipe
 MOST = 2**16  # updates of a call
 
 
-def optimizer(name: str, settings: Settings):
-    """Makes an optimizer, whose rate the compiled program sets."""
+def optimizer(name: str, settings: Settings, **arguments):
+    """Makes an optimizer, whose rate the compiled program sets.
+
+    Args:
+        name: The class, of Keras for AdamW, else of this package.
+        settings: What is shared or tuned; its rate and warmup are not read.
+        arguments: More of the class, which win over those of `settings`.
+    """
     shared = {
         "weight_decay": settings.weight_decay, "global_clipnorm": FROZEN["global_clipnorm"],
     }  # fmt: skip
     if name == "AdamW":
-        adamw = keras.optimizers.AdamW(1.0, beta_2=settings.beta_2, **shared)
+        adamw = keras.optimizers.AdamW(1.0, **{"beta_2": settings.beta_2, **shared, **arguments})
         adamw.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         return adamw
     if name in ("LAMB", "SOAP"):
         shared["beta_2"] = settings.beta_2
-    return getattr(tf_lamb, name)(1.0, exclude_from_weight_decay="norm_and_bias", **shared)
+    shared |= {"exclude_from_weight_decay": "norm_and_bias"} | arguments
+    return getattr(tf_lamb, name)(1.0, **shared)
 
 
 def recipe_of(run: Run) -> tuple[Settings, Recipe]:
@@ -79,9 +86,8 @@ def _task(name):
 class Program:
     """A network and an optimizer; each batch size is compiled once, and a run gives its rates."""
 
-    def __init__(self, task: str, name: str, settings: Settings):
-        self.task = _task(task)
-        self.optimizer = optimizer(name, settings)
+    def __init__(self, task: tasks.Task, optimizer):
+        self.task, self.optimizer = task, optimizer
         self.model = self.task.network()
         self.optimizer.build(self.model.trainable_variables)
         self.slots = [v.value for v in self.optimizer.variables]
@@ -108,20 +114,33 @@ class Program:
         for batch, steps in sizes:
             end = done + steps
             while done < end:
-                count = min(MOST, end - done)
-                padded = np.zeros(1 << max(count - 1, 1).bit_length(), "float32")
-                padded[:count] = rates[done : done + count]
-                arguments = (state, self.task.arrays, key, np.int32(done), np.int32(count), padded)
-                compiled = self._compiled(batch, arguments)
-                begun = time.process_time()
-                state = jax.block_until_ready(compiled(*arguments))
-                seconds += time.process_time() - begun
-                done += count
+                part = rates[done : min(done + MOST, end)]
+                state, taken = self.steps(state, key, batch, done, part)
+                seconds += taken
+                done += len(part)
         found = {"updates": done}
         for part in ("validation", "test"):
             loss, error = map(float, self.told(state, *getattr(self.task, part)))
             found[part] = {"loss": _short(loss), "error": _short(error)}
         return found | {"seconds": round(seconds, 2)}
+
+    def steps(self, state, key, batch, done, rates):
+        """Takes a step at each of these rates; returns the state and the processor's seconds.
+
+        Args:
+            state: That of the steps before, which is given up.
+            key: Of the run, from which each step draws its batch by its number.
+            batch: Examples of a step.
+            done: The number of steps before.
+            rates: At most `MOST`.
+        """
+        padded = np.zeros(1 << max(len(rates) - 1, 1).bit_length(), "float32")
+        padded[: len(rates)] = rates
+        arguments = (state, self.task.arrays, key, np.int32(done), np.int32(len(rates)), padded)
+        compiled = self._compiled(batch, arguments)
+        begun = time.process_time()
+        state = jax.block_until_ready(compiled(*arguments))
+        return state, time.process_time() - begun
 
     def _compiled(self, batch, arguments):
         size = batch, len(arguments[-1])
@@ -163,7 +182,7 @@ def _short(number):
 
 @functools.lru_cache(maxsize=3)
 def _program(task, name, settings):
-    return Program(task, name, settings)
+    return Program(_task(task), optimizer(name, settings))
 
 
 def result_of(run: Run) -> dict:

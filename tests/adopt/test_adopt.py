@@ -123,19 +123,22 @@ def test_the_steps_of_before_are_kept_on_demand(before, after):
 @pytest.mark.parametrize(
     "before, said",
     [
-        ("keras.optimizers.Lamb()", "Epsilon is 1e-07 there, and 1e-06 here; epsilon=1e-07 keeps"),
-        ("keras.optimizers.Lamb()", "Learning_rate is 0.001 there, and 0.01 here; learning_rate"),
-        ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay is outside of the trust ratio"),
+        ("keras.optimizers.Lamb()", "epsilon was 1e-07, and is 1e-06 here. Pass epsilon=1e-07 to"),
+        (
+            "keras.optimizers.Lamb()",
+            "learning_rate was 0.001, and is 0.01 here. Pass learning_rate",
+        ),
+        ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay was outside of the trust ratio"),
         (
             "keras.optimizers.Lamb(gradient_accumulation_steps=4)",
-            "schedules and averages count updates here, micro-batches there",
+            "schedules and averages count updates here, and micro-batches in Keras",
         ),
         (
             "keras.optimizers.Lamb().exclude_from_weight_decay(var_names=['bias'])",
-            "exclude_from_layer_adaptation=[] keeps it",
+            "also lose their trust ratio here. Pass exclude_from_layer_adaptation=[] to keep it.",
         ),
-        ("keras.optimizers.Lamb(**config)", "What ** passes is not read"),
-        ("keras.optimizers.Muon()", "Weight_decay is 0.004 there, and 0.0 here"),
+        ("keras.optimizers.Lamb(**config)", "Arguments passed by ** are not read"),
+        ("keras.optimizers.Muon()", "weight_decay was 0.004, and is 0.0 here"),
         ("keras.optimizers.Muon()", "Kernels of convolutions and of attention are matrices here"),
     ],
 )
@@ -154,12 +157,12 @@ def test_what_the_arguments_do_not_change_is_not_said():
 @pytest.mark.parametrize(
     "left, why",
     [
-        ("keras.optimizers.Lamb(*values)", "its arguments by position cannot be told apart"),
-        ("keras.optimizers.Muon(rms_rate=0.3)", "nothing here stands for rms_rate"),
+        ("keras.optimizers.Lamb(*values)", "its positional arguments cannot be read"),
+        ("keras.optimizers.Muon(rms_rate=0.3)", "tf_lamb has no counterpart of rms_rate"),
         ("keras.optimizers.Lamb(warm=3)", "Keras's Lamb has no warm"),
         ("keras.optimizers.Lamb(1e-3, decay=1e-5)", "Keras's Lamb has no decay"),
-        ("keras.optimizers.Muon(exclude_embeddings=flag)", "exclude_embeddings is known when"),
-        ("keras.optimizers.Muon(exclude_layers=[3])", "exclude_layers is no list of texts"),
+        ("keras.optimizers.Muon(exclude_embeddings=flag)", "exclude_embeddings is known only when"),
+        ("keras.optimizers.Muon(exclude_layers=[3])", "exclude_layers is not a list of strings"),
         ("print(f'{keras.optimizers.Lamb()}')", "it stands in an f-string"),
         ("KINDS = {'big': keras.optimizers.Lamb}", "is named without a call"),
         ("class Mine(keras.optimizers.Lamb): pass", "is named without a call"),
@@ -183,7 +186,7 @@ def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
     ],
 )
 def test_a_config_that_cannot_be_read_stays(config):
-    assert_left(CONFIG + f"optimization.{config}", "its config is to be tf_lamb")
+    assert_left(CONFIG + f"optimization.{config}", "Set its type to tf_lamb by hand")
 
 
 def assert_left(code, why):
@@ -351,14 +354,79 @@ def test_the_layout_of_a_config_stays():
     "before, after",
     [
         ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, **more)"),
-        ("(\n    1e-3,\n)", "(\n    1e-3, epsilon=1e-07,\n)"),
-        ("(\n    1e-3,  # tuned\n)", "(\n    1e-3, epsilon=1e-07,  # tuned\n)"),
+        ("(1e-3,  # tuned\n)", "(1e-3, epsilon=1e-07,  # tuned\n)"),
+        ("(\n    1e-3,\n)", "(\n    1e-3,\n    epsilon=1e-07,\n)"),
+        ("(\n    1e-3,  # tuned\n)", "(\n    1e-3,  # tuned\n    epsilon=1e-07,\n)"),
+        ("(\n    1e-3  # tuned\n)", "(\n    1e-3,  # tuned\n    epsilon=1e-07\n)"),
+        ("(\n    1e-3,\n    # last\n)", "(\n    1e-3,\n    epsilon=1e-07,\n    # last\n)"),
+        ("(\n    1e-3, 0.9\n)", "(\n    1e-3, beta_1=0.9,\n    epsilon=1e-07\n)"),
+        ("(1e-3,\n     0.9)", "(1e-3,\n     beta_1=0.9,\n     epsilon=1e-07)"),
         ("()", "(learning_rate=0.001, epsilon=1e-07)"),
     ],
 )
 def test_arguments_that_are_added_fit_in(before, after):
     code = adopt(KERAS + "keras.optimizers.Lamb" + before, same_steps=True).code
     assert code == KERAS + "import tf_lamb\ntf_lamb.keras.LAMB" + after
+
+
+def test_added_arguments_follow_the_indentation_of_a_block():
+    before = (
+        "def make():\n    return keras.optimizers.Lamb(\n        1e-3, weight_decay=wd\n    )\n"
+    )
+    code = adopt(KERAS + before, same_steps=True).code
+    added = "        epsilon=1e-07, weight_decay_mode='decoupled'\n    )\n"
+    assert code.endswith("(\n        1e-3, weight_decay=wd,\n" + added)
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (
+            "(\n    lr=a,  # rate\n    weight_decay_rate=b  # decay\n)",
+            "(\n    learning_rate=a,  # rate\n    weight_decay=b  # decay\n)",
+        ),
+        ("(lr=a, weight_decay_rate=a)", "(learning_rate=a, weight_decay=a)"),
+        (
+            "(\n    lr=a,\n    exclude_from_layer_adaptation=[]\n)",
+            "(\n    learning_rate=a\n)",
+        ),
+    ],
+)
+def test_each_renamed_argument_keeps_its_line(before, after):
+    assert (
+        adopt(ADDONS + "tfa.optimizers.LAMB" + before).code
+        == f"import tf_lamb\ntf_lamb.LAMB{after}"
+    )
+
+
+def test_settings_that_are_added_to_a_config_get_lines_of_their_own():
+    settings = "{{\n    'type': '{0}', '{0}': {{\n        'learning_rate': 1,\n"
+    before = settings.format("lars") + "        'eeta': 2  # trust\n    }})"
+    after = settings.format("tf_lars") + "        'trust_coefficient': 2,  # trust\n"
+    code = adopt(
+        CONFIG + "optimization.OptimizerConfig(" + before.replace("'eeta'", "'weight_decay_rate'"),
+        same_steps=True,
+    ).code
+    after = after.replace("trust_coefficient", "weight_decay")
+    assert code.endswith(after + "        \"form\": {'denominator': 'norm_of_sum'}\n    }})")
+
+
+def test_what_was_added_is_not_advised_again():
+    script = KERAS + "lamb = keras.optimizers.Lamb()\nlamb.exclude_from_weight_decay(['bias'])\n"
+    adopted = adopt(script, same_steps=True)
+    assert "exclude_from_layer_adaptation=[]" in adopted.code
+    text = "\n".join(map(str, adopted.notes))
+    assert text.count("exclude_from_layer_adaptation") == 1 and "Pass " not in text
+
+
+def test_the_trust_ratio_of_what_has_no_decay_is_said_once():
+    script = KERAS + "lamb = keras.optimizers.Lamb()\nlamb.exclude_from_weight_decay(['bias'])\n"
+    assert notes(script).count("exclude_from_layer_adaptation") == 1
+
+
+def test_patterns_that_may_match_others_are_said():
+    text = notes(ADDONS + "tfa.optimizers.LAMB(exclude_from_weight_decay=['bias$'])")
+    assert "A pattern that ends in $ or contains :0 may match different variables here." in text
 
 
 def blocks():
@@ -385,17 +453,32 @@ TF = "import tensorflow as tf\n"
 LAMB = TF + KERAS + "lamb = keras.optimizers.Lamb()\n"
 ADDONS_LAMB = TF + ADDONS + "lamb = tfa.optimizers.LAMB()\n"
 IN_TF_KERAS_ONLY = TF + "import tf_keras\n" + GARDEN + "lamb = tfm.optimization.lamb.LAMB()\n"
+LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + ADDONS_LAMB
 REPLICAS = "strategy = tf.distribute.MirroredStrategy()\n"
 UPDATE = "lamb.apply_gradients(pairs)\n"
 STEP_OF_FIT = "class Mine(keras.Model):\n    def train_step(self, data):\n        "
 
 
-def test_a_loop_on_replicas_is_told_to_build():
+@pytest.mark.parametrize(
+    "code, build, line",
+    [
+        (LAMB + REPLICAS + UPDATE, "lamb.build(model.trainable_variables)", 5),
+        (LAMB + REPLICAS + "lamb.apply(g, net.trainable_weights)\n",
+         "lamb.build(net.trainable_weights)", 5),
+        (LAMB + REPLICAS + "model.build(shape)\n" + UPDATE,
+         "lamb.build(model.trainable_variables)", 6),
+        (LAMB + REPLICAS + "optimizer = lamb\noptimizer.apply_gradients(pairs)\n",
+         "lamb.build(model.trainable_variables)", 6),
+    ],
+    ids=["apply_gradients", "apply", "the model is built", "another name"],
+)  # fmt: skip
+def test_a_loop_on_replicas_is_told_where_to_build(code, build, line):
     said = (
-        "line 5: on Keras 3 a step on several replicas cannot make the variables of an optimizer: "
-        "before the first one write lamb.build(model.trainable_variables)"
+        f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope."
     )
-    assert said in notes(LAMB + REPLICAS + UPDATE)
+    text = notes(code)
+    assert said in text and text.count(".build(") == 1
+    assert f"fails at the first step on several replicas, in line {line}." in text
 
 
 @pytest.mark.parametrize(
@@ -406,12 +489,125 @@ def test_a_loop_on_replicas_is_told_to_build():
         LAMB + REPLICAS + "lamb.build(weights)\n" + UPDATE,
         LAMB + REPLICAS + STEP_OF_FIT + UPDATE,
         LAMB.replace("Lamb", "Adam") + REPLICAS + UPDATE,
+        LAMB + REPLICAS + "adam.apply_gradients(pairs)\n",
         IN_TF_KERAS_ONLY + REPLICAS + UPDATE,
+        LEGACY + REPLICAS + UPDATE,
     ],
-    ids=["one device", "fit", "built", "a step of fit", "another optimizer", "tf_keras"],
-)
+    ids=["one device", "fit", "built", "a step of fit", "no rewritten optimizer",
+         "another optimizer", "tf_keras", "legacy"],
+)  # fmt: skip
 def test_a_loop_that_need_not_build_is_not_told_to(code):
     assert ".build(" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("print(lamb.lr)", "Keras 3 has no lamb.lr: write lamb.learning_rate"),
+        ("lamb.lr = 0.1", "setting lamb.lr changes nothing in Keras 3: write lamb.learning_rate"),
+        ("lamb.lr *= 0.1", "Keras 3 has no lamb.lr: write lamb.learning_rate"),
+        ("tf.keras.backend.set_value(lamb.lr, 2)",
+         "Keras 3 does not set lamb.lr this way: write lamb.learning_rate = 2"),
+        ("tf.keras.backend.set_value(lamb.learning_rate, 2)",
+         "Keras 3 does not set lamb.learning_rate this way: write lamb.learning_rate = 2"),
+        ("getattr(lamb, 'lr')", 'Keras 3 has no lamb.lr: write "learning_rate" here'),
+        ("lamb.weights", "Keras 3 has no lamb.weights: write lamb.variables"),
+        ("lamb.variables()", "Keras 3 has no lamb.variables(): write lamb.variables"),
+        ("lamb.get_weights()", "write [v.numpy() for v in lamb.variables]"),
+        ("lamb._decayed_lr(tf.float32)", "write lamb.learning_rate"),
+        ("lamb.minimize(loss, weights)", "write lamb.apply_gradients, with gradients of a"),
+        ("lamb.apply_gradients(pairs, name='up')", "has no argument name in Keras 3: leave it out"),
+    ],
+)  # fmt: skip
+def test_what_keras_3_lacks_is_said_by_line(line, said):
+    (note,) = [note for note in adopt(LAMB + line + "\n").notes if note.line == 4]
+    assert said in note.text and note.is_left
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "print(model.optimizer.lr)",
+        "same = lamb\nprint(same.lr)",
+        "def make():\n    return lamb\nmade = make()\nprint(made.lr)",
+        "def rate(optimizer):\n    return optimizer.lr",
+        "self.ours = lamb if big else lamb\nprint(self.ours.lr)",
+        "scaled = keras.optimizers.LossScaleOptimizer(lamb)\nprint(scaled.lr)",
+    ],
+    ids=["a model's", "another name", "a function's", "a parameter", "either", "wrapped"],
+)
+def test_a_rewritten_optimizer_is_known_by_other_names(lines):
+    assert ".lr: write " in notes(LAMB + lines + "\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LAMB + "adam = keras.optimizers.Adam()\nprint(adam.lr)\n",
+        LAMB + "optimizer = keras.optimizers.Adam()\nprint(optimizer.lr)\n",
+        LAMB + "print(args.lr, lamb.learning_rate, lamb.variables)\nlamb.learning_rate = 0.1\n",
+        TF + KERAS + "keras.optimizers.Adam().lr\n",
+        IN_TF_KERAS_ONLY + "lamb.lr\n",
+        LEGACY + "lamb.lr\n",
+    ],
+    ids=["another", "another of a usual name", "there", "no rewritten one", "tf_keras", "legacy"],
+)
+def test_what_keras_3_has_is_not_said(code):
+    assert "Keras 3" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "line, number",
+    [
+        ("int(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("float(lamb.iterations)", "float(lamb.iterations.numpy())"),
+        ("range(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("range(lamb.iterations, 9)", "int(lamb.iterations.numpy())"),
+        ("f'{lamb.iterations:d}'", "int(lamb.iterations.numpy())"),
+        ("'{}'.format(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("'%d' % lamb.iterations", "int(lamb.iterations.numpy())"),
+        ("'%d of %d' % (lamb.iterations, n)", "int(lamb.iterations.numpy())"),
+        ("float(lamb.learning_rate)", "float(lamb.learning_rate.numpy())"),
+        ("float(lamb.lr)", "float(lamb.learning_rate.numpy())"),
+    ],
+)
+def test_numbers_under_a_strategy_are_said_by_line(line, number):
+    assert [note.text.partition(": write ")[2] for note in at_line_5(line)] == [number]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "int(lamb.iterations.numpy())",
+        "lamb.iterations % 5 == 0",
+        "lamb.iterations < 5",
+        "int(other.iterations)",
+        "lamb.iterations.assign(0)",
+    ],
+)
+def test_what_works_under_a_strategy_is_not_said(line):
+    assert not at_line_5(line)
+
+
+def at_line_5(line):
+    """The notes on a line of a script that uses a strategy."""
+    return [note for note in adopt(LAMB + REPLICAS + line + "\n").notes if note.line == 5]
+
+
+def test_numbers_without_a_strategy_are_not_said():
+    assert "Keras 3" not in notes(LAMB + "int(lamb.iterations)\nf'{lamb.iterations}'\n")
+
+
+def test_a_line_that_reads_an_attribute_twice_has_one_note():
+    assert notes(LAMB + "print(lamb.lr, lamb.lr)\n").count("lamb.lr") == 1
+
+
+def test_what_is_said_of_keras_3_is_so():
+    optimizer = tf_lamb.keras.LAMB(0.25)
+    optimizer.lr = 0.5
+    assert float(optimizer.learning_rate.numpy()) == 0.25
+    for name in ("weights", "get_weights", "_decayed_lr", "minimize"):
+        assert not hasattr(optimizer, name)
 
 
 CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
@@ -420,15 +616,18 @@ CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
 @pytest.mark.parametrize(
     "code, said",
     [
-        (LAMB, "Keras's Lamb has saved begins anew in ours, without an error: restore it into "
-         "Keras's Lamb, after its build(model.trainable_variables), and pass that to tf_lamb.keras."
-         "migrate"),
-        (ADDONS_LAMB, "TensorFlow Addons LAMB has saved is not restored into ours: pass it to "
-         "tf_lamb.migrate"),
+        (LAMB, "Keras's Lamb is restored without its optimizer's state, and without an error. To "
+         "continue its run, make Keras's Lamb, call its build(model.trainable_variables), restore "
+         "the checkpoint into it, and pass it to tf_lamb.keras.migrate."),
+        (ADDONS_LAMB, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
+         "Pass it to tf_lamb.migrate."),
+        (LEGACY, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
+         "Pass it to tf_lamb.tf_keras.migrate."),
     ],
 )  # fmt: skip
 def test_a_script_that_restores_is_told_what_goes_on(code, said):
-    assert f"line 4: what {said}" in notes(code + CHECKPOINT + "saved.restore(path)\n")
+    text = notes(code + CHECKPOINT + "saved.restore(path)\n")
+    assert f"line {code.count(chr(10)) + 1}: A checkpoint of {said}" in text
 
 
 @pytest.mark.parametrize(
@@ -437,7 +636,7 @@ def test_a_script_that_restores_is_told_what_goes_on(code, said):
     ids=["saves", "weights alone"],
 )
 def test_a_script_that_restores_no_optimizer_is_not_told(code):
-    assert "saved" not in notes(code)
+    assert "A checkpoint of" not in notes(code)
 
 
 @pytest.mark.skipif(not hasattr(keras.optimizers, "Lamb"), reason="this Keras has no Lamb")
@@ -474,7 +673,7 @@ LOAD = "model = keras.models.load_model(path)\n"
     ],
 )  # fmt: skip
 def test_a_script_that_loads_a_model_is_told_the_import(code, room):
-    assert f"loads here after import {room}, or with compile=False" in notes(code)
+    assert f"Add `import {room}` to load a file here" in notes(code)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +689,43 @@ def test_a_script_that_loads_a_model_is_told_the_import(code, room):
     ids=["compile=False", "after Keras", "ours", "from ours", "rewritten", "another's"],
 )
 def test_a_script_that_loads_it_anyhow_is_not_told(code):
-    assert "loads here" not in notes(code)
+    assert "to load a file here" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "code, host",
+    [
+        (LAMB + "model.save(path)\n", "Keras"),
+        (LAMB + "self.best.save('best.keras')\n", "Keras"),
+        (LAMB + "keras.models.save_model(model, path)\n", "Keras"),
+        (LAMB + "keras.callbacks.ModelCheckpoint(path, save_best_only=True)\n", "Keras"),
+        (ADDONS_LAMB + "tf.keras.callbacks.ModelCheckpoint(filepath=path)\n", "Keras"),
+        (IN_TF_KERAS_ONLY + "model.save(path)\n", "tf_keras"),
+    ],
+    ids=["a model", "a .keras file", "a function", "a callback", "of TensorFlow", "tf_keras"],
+)
+def test_a_script_that_saves_a_model_is_told_what_loading_needs(code, host):
+    line = code.count("\n")
+    said = "A script that loads this file with its optimizer needs `import tf_lamb` after"
+    assert f"line {line}: {said} {host}." in notes(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LAMB + "model.save(path, include_optimizer=False)\n",
+        LAMB + "keras.callbacks.ModelCheckpoint(path, save_weights_only=True)\n",
+        LAMB + "keras.callbacks.ModelCheckpoint('best.weights.h5', save_weights_only=flag)\n",
+        LAMB + "manager.save(checkpoint_number=step)\n",
+        LAMB + "import numpy as np\nnp.save('model.npy', x)\n",
+        LAMB + "model.save_weights(path)\n",
+        LAMB.replace("Lamb", "Adam") + "model.save(path)\n",
+    ],
+    ids=["without", "weights", "a file of weights", "a manager", "an array", "save_weights",
+         "another optimizer"],
+)  # fmt: skip
+def test_a_script_that_saves_no_optimizer_of_ours_is_not_told(code):
+    assert "A script that loads this file" not in notes(code)
 
 
 def steps(script):
@@ -601,7 +836,7 @@ def test_settings_of_a_config_that_is_left_are_not_noted():
         config.optimizer.lamb.beta_1 = 0.8
     """)
     (note,) = adopt(before).notes
-    assert "the type of its config is to be tf_lamb" in note.text
+    assert "Set its type to tf_lamb by hand" in note.text
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_it_reads_at_the_first_call_after_so_many_batches(frontend, name, a_call
     watch._optimizer = SimpleNamespace(base_steps=0, _guard=SimpleNamespace())
     watch.set_params({"steps": 10, "epochs": 2})
     watch.on_train_begin()
-    watch._read_now = lambda: read.append(done)
+    watch._at_reading = lambda: read.append(done)
     for _ in range(2):
         for batch in range(0, 10, a_call):
             watch.on_train_batch_begin(batch)

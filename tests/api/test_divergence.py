@@ -66,6 +66,23 @@ def test_skipped_batches_warn_at_the_end(frontend):
 
 
 @every_frontend
+def test_a_loss_that_is_not_finite_ends_a_run_that_skipped_a_step_in_an_earlier_epoch(frontend):
+    ours = FRONTENDS[frontend][1]
+    x, y = data()
+    bad = np.where(np.arange(64)[:, None] == 40, np.float32("nan"), x)
+    model = compiled(frontend, ours.LAMB(0.01, jit_compile=False))
+    with pytest.warns(UserWarning, match="of 8 steps, 1 have been skipped"):
+        fit(model, bad, y, ours.StopOnDivergence(every=1), epochs=1)
+
+    def without_a_number(y, predicted):  # with gradients that are finite
+        return (y - predicted) ** 2 + float("nan")
+
+    model.compile(model.optimizer, without_a_number, run_eagerly=BACKEND == "tensorflow")
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        fit(model, x, y, ours.StopOnDivergence(every=1), epochs=1)
+
+
+@every_frontend
 def test_a_batch_of_an_update_that_is_not_due_ends_no_run(frontend):
     """Of eight batches two are left over; the second `fit` begins with them."""
     ours = FRONTENDS[frontend][1]

@@ -304,6 +304,13 @@ def test_a_device_that_is_full_ends_the_list(error, monkeypatch):
         measured(ours, linear(host))
 
 
+def test_a_device_that_holds_one_size_alone_is_told_of(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    Machine(monkeypatch, holds=4)
+    with pytest.raises(ValueError, match="this device holds 4 alone.*pass step_seconds="):
+        measured(ours, linear(host))
+
+
 @pytest.mark.parametrize(("noise_scale", "error"), [("500", TypeError), (0, ValueError)])
 def test_a_noise_scale_that_is_none_is_named(noise_scale, error):
     host, ours = FRONTENDS["keras"]

@@ -488,6 +488,10 @@ REFUSED = {
     "no optimizer": (
         ValueError, "names 'Lamm', which is neither", lambda host, ours: {"optimizers": ["Lamm"]},
     ),
+    "a layer for an optimizer": (
+        TypeError, "is no optimizer: take the name",
+        lambda host, ours: {"optimizers": [host.layers.Dense(2)]},
+    ),
     "a second optimizer": (
         ValueError, "has an optimizer of its own, second, beside that of",
         lambda host, ours: {"model": with_a_second_optimizer(host)},

@@ -1,6 +1,7 @@
 """The seconds that `find_batch` promises are those that `fit` takes; by a clock of its own."""
 
 import contextlib
+import itertools
 import math
 
 import numpy as np
@@ -250,6 +251,58 @@ def test_an_example_of_validation_data_that_is_no_number_is_named(frontend, monk
     held[1][5] = np.inf
     with pytest.raises(ValueError, match="example 5 of validation_data has inf in y"):
         ours.find_batch(linear(host), quadratic(400), validation_data=held, **SEARCHED)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["data", "validation_data"])
+def test_of_arrays_every_row_is_searched_for_one_that_is_no_number(name):
+    """However few examples make an epoch."""
+    given = {"data": quadratic(5000), "validation_data": quadratic(5000, seed=1)}
+    given[name][0][4500, 3] = np.nan
+    message = Examples(**given, examples=100).not_finite_message()
+    assert message == f"example 4,500 of {name} has NaN in x"
+
+
+class Endless:
+    """Batches without an end, one of which may have a value that is no number."""
+
+    def __init__(self, bad_row=None):
+        self._bad_row = bad_row
+
+    def __iter__(self):
+        for row in itertools.count(step=1000):
+            x, y = np.ones((1000, 2)), np.ones((1000, 1))
+            if self._bad_row is not None and row <= self._bad_row < row + 1000:
+                x[self._bad_row - row] = np.nan
+            yield x, y
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("bad_row", "message"),
+    [(None, ""), (8000, "example 8,000 of validation_data has NaN in x"), (9500, "")],
+)
+def test_of_endless_validation_data_what_is_held_out_is_searched(bad_row, message):
+    data = np.ones((400, 2)), np.ones((400, 1))
+    held = Examples(data, validation_data=Endless(bad_row), examples=100)
+    assert held.not_finite_message() == message
+
+
+@every_frontend
+def test_the_evaluation_of_endless_validation_data_is_not_timed(frontend):
+    data = np.ones((400, 2)), np.ones((400, 1))
+    host = FRONTENDS[frontend][0]
+    assert Examples(data, validation_data=Endless()).validation_feed(host) is None
+
+
+@every_frontend
+def test_validation_data_that_cannot_be_counted_are_an_error(frontend):
+    """A batch behind those that are held out has more inputs than targets."""
+    data = np.ones((400, 2)), np.ones((400, 1))
+    held = [(np.ones((9000, 2)), np.ones((9000, 1))), (np.ones((5, 2)), np.ones((4, 1)))]
+    examples = Examples(data, validation_data=held)
+    with pytest.raises(ValueError, match="arrays of 4 and 5 rows"):
+        examples.validation_feed(FRONTENDS[frontend][0])
 
 
 @every_frontend

@@ -10,7 +10,7 @@ import pytest
 from support.cases import random_steps
 from support.frontends import FRONTENDS, array, every_frontend, new_variable, train, uncompiled
 
-from tf_lamb.core.rules.muon import Form
+from tf_lamb.core.rules.muon import MuonForm
 
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
            "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip
@@ -86,7 +86,7 @@ def test_coefficients_are_saved_and_step_as_the_rule_has_them(frontend, coeffici
     again = type(optimizer).from_config(config)
     *_, last = train(frontend, again, {"a/kernel": w}, [{"a/kernel": g} for g in gradients])
     reference = oracle.Muon(
-        w, lr=0.1, polynomials=Form(coefficients=again.form.coefficients).triples
+        w, lr=0.1, polynomials=MuonForm(coefficients=again.form.coefficients).triples
     )
     for g in gradients:
         expected = reference.step(g)

@@ -94,6 +94,12 @@ def test_readings_join_the_logs(frontend, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_before_fit_nothing_is_known():
+    watch = FRONTENDS["keras"][1].NoiseScale(batch_size=16)
+    assert math.isnan(watch.standard_error())
+    assert watch.advice() == "Nothing was measured so far: pass this callback to fit."
+
+
 @every_frontend
 def test_readings_tell_how_precise_the_last_one_is(frontend):
     """One after every update gives back what each of them measured, over several calls of fit."""
@@ -140,7 +146,7 @@ def test_readings_begin_anew_with_another_model_and_go_on_where_the_state_is_put
     assert watch.history["step"] == [2, 4, 6, 8] == [each.count for each in watch._averages[1:]]
     for variable, value in kept:  # within fit, at a step that no one tells
         variable.assign(value)
-    watch._read_now()
+    watch._at_reading()
     assert watch.history["step"] == [2, 4] == [each.count for each in watch._averages[1:]]
 
 

@@ -3,9 +3,9 @@
 import math
 import sys
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from support.drawing import close_figures, plt  # noqa: F401
 from support.notebooks import assert_shown
 
 from tf_lamb.api.callbacks import NoiseScale, TrustRatios

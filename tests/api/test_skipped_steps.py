@@ -118,6 +118,18 @@ def test_a_resumed_run_does_not_warn_of_steps_that_were_skipped_before(frontend)
 
 
 @every_frontend
+def test_both_warnings_count_all_steps_that_were_tried(frontend):
+    """Those taken, those that were not finite, and spikes."""
+    model = skipping(frontend, on_spike=[16, 50.0])
+    fit(model, 24)
+    x = np.concatenate([np.full((4, 3), 1e4, "float32"), BAD])
+    with pytest.warns(UserWarning) as caught:
+        model.fit(x, np.ones((8, 1)), batch_size=4, shuffle=False, verbose=0)
+    told = [str(w.message) for w in caught if "have been skipped" in str(w.message)]
+    assert [text.partition(" have")[0] for text in told] == ["it: of 26 steps, 1"] * 2
+
+
+@every_frontend
 def test_a_resumed_run_does_not_warn_of_spikes_that_were_skipped_before(frontend):
     trained = skipping(frontend, on_spike=[16, 50.0])
     fit(trained, 24)

@@ -119,7 +119,62 @@ CALLS = {
         "LAMB(0.001, beta_1=0.8, weight_decay=0.01, dtypes={'slots': 'bfloat16'})",
     "LAMB(1e-3, multi_precision=True, clip_gradient=5.0)":
         "LAMB(0.001, clipvalue=5.0, dtypes={'masters': 'float32'})",
+    "LARS(1.0, trust_coefficient=0.01, eps=1e-9, b1=0.9)":
+        "LARS(1.0, momentum=0.9, epsilon=1e-09, trust_coefficient=0.01)",
+    "SGDP(0.1, accumulator_dtype='bfloat16')": "SGDP(0.1, dtypes={'slots': 'bfloat16'})",
+    "SGDP(0.1, beta1=0.8, b2=0.99)": "SGDP(0.1, momentum=0.8)",
+    # another optimizer of ours
+    "LAMB(1e-3, nesterov=True)": "LANS(0.001)",
+    "LAMB(lr=1e-3, use_nesterov=True, eps=1e-8)": "LANS(learning_rate=0.001, epsilon=1e-08)",
+    "LAMB(1e-3, normalize_grad=True, bias_correction=True)": "LANS(0.001)",
+    "LAMB(1e-3, nesterov=True, bounds={'trust_ratio': (0, 1)})": "LANS(0.001)",
+    "LANS(1e-3, nesterov=False)": "LAMB(0.001)",
+    "LANS(1e-3, bounds={'trust_ratio': (0, 1)}, lr=1e-3)": "LANS(0.001)",
+    "Muon(1e-3, newton_schulz_steps=4, heads='each')":
+        "Muon(0.001, form={'newton_schulz_steps': 4, 'heads': 'each'})",
+    "LAMB(1e-3, trust_ratio=(0, 1))": "LAMB(0.001, bounds={'trust_ratio': (0, 1)})",
+    # momentum, and what it is taken for
+    "LARS(0.1, momentum_decay=0.9)": "LARS(0.1, momentum=0.9)",
+    "AdamP(1e-3, momentum_decay=0.9)": "AdamP(0.001, beta_1=0.9)",
+    "LARS(lr=0.1, momentum_decay=0.9, eeta=0.002)":
+        "LARS(learning_rate=0.1, momentum=0.9, trust_coefficient=0.002)",
+    "SGDP(0.1, mom=0.9)": "SGDP(0.1, momentum=0.9)",
+    "LARS(0.1, momentum_factor=0.8)": "LARS(0.1, momentum=0.8)",
+    "LARS(0.1, nesterov_momentum=True)": "LARS(0.1, nesterov=True)",
+    # clipping and accumulation
+    "LAMB(1e-3, clip_norm=1.0)": "LAMB(0.001, global_clipnorm=1.0)",
+    "LAMB(1e-3, clip_grad=1.0)": "LAMB(0.001, global_clipnorm=1.0)",
+    "LANS(1e-3, clip_grad_norm=1.0)": "LANS(0.001, global_clipnorm=1.0)",
+    "Muon(1e-3, gradient_clip_val=None)": "Muon(0.001)",
+    "SOAP(1e-3, clip=1.0)": "SOAP(0.001, global_clipnorm=1.0)",
+    "SOAP(1e-3, clipNorm=1.0)": "SOAP(0.001, clipnorm=1.0)",
+    "LAMB(1e-3, clip_value=0.5)": "LAMB(0.001, clipvalue=0.5)",
+    "LAMB(1e-3, accum_steps=4)": "LAMB(0.001, gradient_accumulation_steps=4)",
+    "LAMB(1e-3, average_decay=0.99)": "LAMB(0.001, use_ema=True, ema_momentum=0.99)",
+    "LAMB(1e-3, loss_scale=128.0, jit=False)":
+        "LAMB(0.001, loss_scale_factor=128.0, jit_compile=False)",
+    # decay and what has none
+    "LAMB(1e-3, decay_rate=0.01)": "LAMB(0.001, weight_decay=0.01)",
+    "LAMB(1e-3, decay_rate=0.9, decay_steps=100)":
+        "LAMB(keras.optimizers.schedules.ExponentialDecay(0.001, 100, 0.9))",
+    "LAMB(1e-3, l2=0.1)": "LAMB(0.001, weight_decay=0.1)",
+    "LAMB(1e-3, exclude=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "AdamP(1e-3, exclude=['bias'])": "AdamP(0.001, exclude_from_weight_decay=['bias'])",
+    "Muon(1e-3, exclude=['head'])": "Muon(0.001, exclude_from_layer_adaptation=['head'])",
+    "LAMB(1e-3, no_weight_decay=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "LAMB(1e-3, weight_decay_exclude=['b'])": "LAMB(0.001, exclude_from_weight_decay=['b'])",
+    "AdamP(1e-3, exclude_bias=True)": "AdamP(0.001, exclude_from_weight_decay='norm_and_bias')",
+    "LARS(0.1, lars_exclude=['b'])": "LARS(0.1, exclude_from_layer_adaptation=['b'])",
+    "Muon(0.02, exclude_layers=['head', 'embedding'])":
+        "Muon(0.02, exclude_from_layer_adaptation=['head', 'embedding'])",
+    "Muon(0.02, muon_a=2.0, muon_b=2.0, muon_c=2.0)":
+        "Muon(0.02, form={'coefficients': [2.0, 2.0, 2.0]})",
     # misspelt
+    "LAMB(1e-3, eplison=1e-8)": "LAMB(0.001, epsilon=1e-08)",
+    "LAMB(LR=1e-3, Beta1=0.8)": "LAMB(learning_rate=0.001, beta_1=0.8)",
+    "LAMB(opt_eps=1e-8, initial_learning_rate=1e-3)":
+        "LAMB(learning_rate=0.001, epsilon=1e-08)",
+    "SOAP(1e-3, adam_epsilon=1e-8)": "SOAP(0.001, epsilon=1e-08)",
     "LAMB(1e-3, wieght_decay=0.01)": "LAMB(0.001, weight_decay=0.01)",
     "LAMB(1e-3, exclude_from_weight_deacy=['bias'])":
         "LAMB(0.001, exclude_from_weight_decay=['bias'])",
@@ -177,7 +232,44 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(1e-3, wieght_decay=0.1)",
          "LAMB has no argument 'wieght_decay' (did you mean weight_decay?): write LAMB(0.001, "
          "weight_decay=0.1)."),
-        ("LAMB(lr=1e-3, colour=2)", "'colour' is unknown; it takes learning_rate, "),
+        ("LAMB(lr=1e-3, colour=2)",
+         "and 'colour'. 'colour' is unknown. Without 'colour', write LAMB(learning_rate=0.001). It "
+         "takes learning_rate, "),
+        ("LAMB(lr=1e-3, colour=2, tint=1)",
+         "'colour' and 'tint' are unknown. Without 'colour' and 'tint', write LAMB("),
+        ("SOAP(lr=3e-3, amsgrad=True)",
+         "and 'amsgrad' (Keras, torch). No rule of this package is AMSGrad. Without 'amsgrad', "
+         "write SOAP(learning_rate=0.003)."),
+        ("LAMB(1e-3, nesterov=True, amsgrad=True)", "Without 'amsgrad', write LANS(0.001). LANS"),
+        ("LAMB(1e-3, nesterov=True, bounds={'trust_ratio': (0, 1)})", "LANS has no bounds."),
+        ("LANS(1e-3, nesterov=False)", "LANS always takes Nesterov's step; LAMB never does."),
+        ("LANS(1e-3, weight_decay_mode='decoupled')",
+         "LANS has no argument 'weight_decay_mode'. LAMB has weight_decay_mode. Without it, write "
+         "LANS(0.001)."),
+        ("AdamP(1e-3, bounds={'trust_ratio': (0, 1)})", "LAMB, LARS, Muon and SOAP have bounds."),
+        ("LAMB(1e-3, clip_norm=1.0)",
+         "global_clipnorm scales all gradients by one factor if the norm of all of them together "
+         "is larger, and clipnorm each variable's by its own norm."),
+        ("LARS(0.1, beta1=0.8)", "'beta1' (paddle, MXNet; LARS calls it momentum): write"),
+        ("SGDP(0.1, bta_1=0.8)", "'bta_1' (did you mean beta_1? SGDP calls it momentum): "),
+        ("SOAP(1e-3, momentum=0.9)", "SOAP calls it beta_1"),
+        *((f"{name}(1e-3, {word}=1.0)", said)
+          for word in ("trust_coeff", "trust_coefficient", "trust_coefficent", "eeta", "tcoef")
+          for name, said in {
+              "LAMB": "Its trust ratio has no coefficient; that of LARS has. Without it, write",
+              "LANS": "Its trust ratio has no coefficient; that of LARS has. Without it, write",
+              "AdamP": "It has no trust coefficient; LARS has. Without it, write",
+          }.items()),
+        ("LAMB(1e-3, eta=0.1)", "which only LARS has; a rate is called learning_rate."),
+        ("LARS(0.1, momentum_decay=0.9)", "'momentum_decay' (did you mean momentum?): write"),
+        ("LAMB(1e-3, exclude=['bias'])", "(did you mean exclude_from_weight_decay?): write"),
+        ("LAMB(1e-3, decay_rate=0.1)", "pass the schedule as learning_rate."),
+        ("LAMB(1e-3, warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. With"),
+        ("LAMB(1e-3, mixed_precision=True)", "keras.mixed_precision"),
+        ("LAMB(1e-3, loss_scale='dynamic')", "LossScaleOptimizer(optimizer). Without it"),
+        ("LAMB(1e-3, maximize=False)",
+         "'maximize' (torch; False is what LAMB does without it): write LAMB(0.001)."),
+        ("Muon(1e-3, heads='each')", "(did you mean an entry of form?): write Muon(0.001, "),
         ("LARS(classic_momentum='no')", "no argument 'classic_momentum': it takes learning_rate, "),
         ("LAMB(colour=2, tint=1)", "no arguments 'colour' and 'tint': it takes learning_rate, "),
         ("Muon(1e-3, adam_weight_decay=0.0)", "exclude_from_weight_decay"),
@@ -207,6 +299,8 @@ def test_a_subclass_reads_only_what_is_new():
         ": write weight_decay=1 and epsilon=1e-08."
     )
     assert ": leave it out. XLA" in error_of("Mine(fused=True)", names)
+    assert error_of("Mine(nesterov=True)", names).endswith("normalized gradients. Leave it out.")
+    assert "Without 'amsgrad', write weight_decay=1." in error_of("Mine(wd=1, amsgrad=1)", names)
 
 
 class Secret:

@@ -9,14 +9,14 @@ import pytest
 from support.frontends import BACKEND
 
 from tf_lamb.core import rules, stacks
-from tf_lamb.core.rules.lars import Form
+from tf_lamb.core.rules.lars import LARSForm
 
 EYES = [np.zeros((3, 3)), np.eye(3), np.zeros((4, 4)), np.eye(4)]
 # Rule -> its slots besides the first, and hyper-parameters.
 RULES = {
     "lamb": (1, {}), "lans": (1, {}), "adamp": (1, {}), "lars": (0, {}), "sgdp": (0, {}),
-    "lars norm_of_sum": (0, {"form": Form(denominator="norm_of_sum")}),
-    "lars norm_of_update": (0, {"form": Form("outside", "norm_of_update")}),
+    "lars norm_of_sum": (0, {"form": LARSForm(denominator="norm_of_sum")}),
+    "lars norm_of_update": (0, {"form": LARSForm("outside", "norm_of_update")}),
     "lamb of slices": (1, {"axes": (0,)}), "muon": (0, {}), "soap": (1, {}),
 }  # fmt: skip
 SOME = np.random.default_rng(0).normal(size=(3, 4))

@@ -265,19 +265,74 @@ def rule_of_whole_numbers(
 
 @pytest.mark.parametrize(
     "values",
-    [{"beta_1": 0.9}, {"beta_1": 0}, {"gamma": 0.5}, {"gamma": 1}, {"steps": 7}, {"delay": 0}],
+    [{"beta_1": 0.9}, {"beta_1": 0}, {"gamma": 0}, {"gamma": -1}, {"steps": 7}, {"delay": 0}],
     ids=str,
 )
 def test_a_hyper_parameter_may_have_a_whole_number_as_its_default(values):
     ours = next(iter(FRONTENDS.values()))[1]
-    optimizer = ours.optimizer_of(rule_of_whole_numbers, ranges={"gamma": "[0, 1]"})(**values)
+    optimizer = ours.optimizer_of(rule_of_whole_numbers, ranges={"gamma": "[-1.5, 2)"})(**values)
     assert optimizer.get_config().items() >= values.items()
 
 
-def test_what_has_a_whole_number_as_its_default_takes_no_other():
-    optimizer = next(iter(FRONTENDS.values()))[1].optimizer_of(rule_of_whole_numbers)
-    with pytest.raises(TypeError, match=r"steps must be a whole number >= 0, not 0\.5"):
-        optimizer(steps=0.5)
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"steps": 0.5}, TypeError, r"steps must be a whole number >= 0, not 0\.5"),
+        ({"gamma": 0.5}, TypeError, r"gamma must be a whole number >= -1, not 0\.5"),
+        ({"gamma": 2}, ValueError, r"gamma must be a whole number up to 1, not 2"),
+    ],
+    ids=str,
+)
+def test_what_has_a_whole_number_as_its_default_takes_no_other(values, error, message):
+    ours = next(iter(FRONTENDS.values()))[1]
+    optimizer = ours.optimizer_of(rule_of_whole_numbers, ranges={"gamma": "(-2, 2)"})
+    with pytest.raises(error, match=message):
+        optimizer(**values)
+
+
+def scalar_slot(xp, g, w, m, *, lr, t, decay, adapt, axes):
+    return w - lr * g, xp.sum(m + g)
+
+
+def scalar_weight(xp, g, w, m, *, lr, t, decay, adapt, axes):
+    return xp.sum(w - lr * g), m
+
+
+@pytest.mark.parametrize(("rule", "name"), [(scalar_slot, "m"), (scalar_weight, "w")])
+@every_frontend
+def test_an_array_of_another_shape_is_refused(frontend, rule, name):
+    optimizer = FRONTENDS[frontend][1].optimizer_of(rule)(0.5)
+    variable = new_variable(frontend, [1.0, -2.0])
+    message = rf"has to return {name} in the shape of w, \(2,\), and it returned the shape \(\)"
+    with pytest.raises(ValueError, match=message):
+        apply(optimizer, [[3.0, -4.0]], [variable])
+    np.testing.assert_array_equal(array(variable), [1.0, -2.0])
+
+
+@pytest.mark.parametrize("interval", ["0..5", "0, 1", "[1, 0]", "[a, b]", "", None, 3])
+def test_what_is_no_interval_is_refused(interval):
+    with pytest.raises(ValueError, match=r"an interval is written as '\[0, 1\)' or '\(0, inf\)'"):
+        lion("keras", ranges={"beta_2": interval})
+
+
+def test_a_default_outside_of_its_interval_is_refused():
+    message = r"The default of beta_2 in layerwise_lion: beta_2 must be a number in \[0, 0\.5\]"
+    with pytest.raises(ValueError, match=message):
+        lion("keras", ranges={"beta_2": "[0, 0.5]"})
+
+
+def rule_of_a_taken_name(xp, g, w, *, lr, t, decay, adapt, axes, clipnorm=1.0):
+    return (w - lr * g,)
+
+
+def test_a_hyper_parameter_has_no_name_of_an_argument_of_all():
+    with pytest.raises(TypeError, match="'clipnorm' of rule_of_a_taken_name is an argument that"):
+        FRONTENDS["keras"][1].optimizer_of(rule_of_a_taken_name)
+
+
+def test_only_the_rate_is_taken_by_position():
+    with pytest.raises(TypeError, match="LayerwiseLion takes the learning rate alone by position"):
+        lion("keras")(0.01, 0.9)
 
 
 def test_an_argument_that_is_none_is_answered_with_one_that_is():

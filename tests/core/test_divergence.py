@@ -1,6 +1,7 @@
 """When readings of a run are those of one that has diverged, and what the report says."""
 
 import numpy as np
+import pytest
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
 from tf_lamb.api.optimizers.guard import advice_for
@@ -44,6 +45,30 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
 def test_a_loss_that_is_not_finite_ends_the_run_where_no_step_was_skipped():
     report = add(Diagnosis(patience=20, advice=ADVICE), 2, loss=np.inf)
     assert "at step 2, the loss is inf." in report and report.endswith(ADVICE)
+
+
+def test_a_step_that_was_skipped_hides_the_loss_of_its_own_epoch_alone():
+    diagnosis = Diagnosis(patience=20, advice=ADVICE)
+    assert add(diagnosis, 5, skipped=1, loss=np.nan) is None
+    diagnosis.begin_loss(1)
+    assert add(diagnosis, 9, skipped=1) is None
+    assert "at step 10, the loss is nan." in add(diagnosis, 10, skipped=1, loss=np.nan)
+
+
+def test_an_earlier_checkpoint_has_skipped_fewer_steps_before_its_loss_too():
+    diagnosis = Diagnosis(patience=20, advice=ADVICE)
+    diagnosis.begin_loss(3)
+    assert add(diagnosis, 9, skipped=3) is None
+    assert "the loss is inf." in add(diagnosis, 4, skipped=1, loss=np.inf)
+
+
+@pytest.mark.parametrize("first", [np.nan, np.inf])
+def test_a_norm_that_was_not_finite_at_first_comes_before_those_that_grow(first):
+    diagnosis = Diagnosis(patience=20, advice=ADVICE)
+    for step, norm, wild in ((1, first, 1.0), (2, np.inf, 9.0)):
+        observations = [seen("wild", 1.0, wild, 1.0), seen("lost", 1.0, norm, 1.0)]
+        report = add(diagnosis, step, loss=np.inf if step == 2 else 1.0, observations=observations)
+    assert report.index("lost") < report.index("wild")
 
 
 def test_the_report_has_as_many_readings_as_are_kept():

@@ -30,7 +30,7 @@ def test_the_examples_run(module):
 
 
 def test_the_update_and_the_network_of_several_devices_are_counted_once():
-    time = costs.fit_time(
+    time = costs.fit_step_time(
         [16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update_seconds=0.02
     )
     assert (time.micro_batch_seconds, time.example_seconds) == pytest.approx(
@@ -50,7 +50,7 @@ def test_the_update_and_the_network_of_several_devices_are_counted_once():
 
 
 def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
-    time = costs.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update_seconds=0.01)
+    time = costs.fit_step_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update_seconds=0.01)
     assert [time.step_seconds(at) for at in (4, 6, 8, 12, 16)] == pytest.approx(
         [0.05, 0.06, 0.07, 0.16, 0.25]
     )
@@ -73,7 +73,7 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
     def squares(micro_batch, example):
         return sum(((micro_batch + example * b) / t - 1) ** 2 for b, t in pairs)
 
-    time = costs.fit_time(sizes, seconds)
+    time = costs.fit_step_time(sizes, seconds)
     assert time.micro_batch_seconds >= 0 and time.example_seconds >= 0
     least = squares(time.micro_batch_seconds, time.example_seconds)
     for a, b in itertools.product((0.0, 0.99, 1.01), repeat=2):
@@ -88,7 +88,10 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
 
 
 def test_no_seconds_are_negative():
-    rising, falling = costs.fit_time([1, 2], [0.1, 0.3]), costs.fit_time([1, 2], [0.3, 0.1])
+    rising, falling = (
+        costs.fit_step_time([1, 2], [0.1, 0.3]),
+        costs.fit_step_time([1, 2], [0.3, 0.1]),
+    )
     assert (rising.micro_batch_seconds, rising.example_seconds) == (0, pytest.approx(3 / 26))
     assert (falling.micro_batch_seconds, falling.example_seconds) == (pytest.approx(0.12), 0)
 
@@ -152,7 +155,7 @@ def test_where_there_is_no_bend():
     assert "no steps are saved" in str(saved)
 
 
-@pytest.mark.parametrize(("batch", "end"), [(1024, "lower"), (64, "upper")])
+@pytest.mark.parametrize(("batch", "end"), [(1024, "lower"), (64, "upper"), (32, "upper")])
 def test_a_run_that_is_given_up_leaves_an_end_open(batch, end):
     """Its steps are no reading: the estimate stays as it is without it."""
     runs = [(64, 1200), (1024, 300)]
@@ -393,10 +396,10 @@ def test_why_not_larger(given, why):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: costs.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
-        (lambda: costs.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
+        (lambda: costs.fit_step_time([16, 16], [1, 1]), "two different micro-batches at least"),
+        (lambda: costs.fit_step_time([16, 32], [1, math.nan]), "seconds must be a number"),
         (
-            lambda: costs.fit_time([16, 32], [1, 2], update_seconds=1),
+            lambda: costs.fit_step_time([16, 32], [1, 2], update_seconds=1),
             "update=1 s is no less than a step",
         ),
         (lambda: counts.curve_from_runs(5), "^runs must be pairs .*, not 5"),

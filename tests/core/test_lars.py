@@ -8,7 +8,7 @@ from oracle import Lars
 from support.cases import random_steps
 
 from tf_lamb.core.rules import lars
-from tf_lamb.core.rules.lars import Form
+from tf_lamb.core.rules.lars import LARSForm
 
 _KEYS = ("wd", "nesterov", "form", "denominator", "larc", "skip")
 CASES = [
@@ -31,7 +31,7 @@ def test_lars_is_the_oracle():
             state = lars(
                 np, g, *state, lr=lr, t=t, decay=case["wd"], adapt=not case["skip"],
                 trust_coefficient=0.02, epsilon=1e-3, nesterov=case["nesterov"],
-                form=Form(case["form"], case["denominator"], case["larc"]),
+                form=LARSForm(case["form"], case["denominator"], case["larc"]),
             )  # fmt: skip
             expected = reference.step(g, lr)
             np.testing.assert_allclose(state[0], expected, rtol=1e-12, err_msg=str(case))

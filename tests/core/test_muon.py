@@ -8,7 +8,7 @@ from oracle import Muon
 from support.cases import random_steps
 
 from tf_lamb.core.rules import muon
-from tf_lamb.core.rules.muon import Form, orthogonalized
+from tf_lamb.core.rules.muon import MuonForm, orthogonalized
 from tf_lamb.core.stacks import run_single
 
 _KEYS = ("wd", "nesterov", "scale", "mu")
@@ -35,14 +35,14 @@ POLYNOMIALS = {
 }  # fmt: skip
 # Form -> those that it has.
 FORMS = {
-    "jordan": (Form(), POLYNOMIALS["jordan"]),
-    "jordan, 3 steps": (Form(newton_schulz_steps=3), POLYNOMIALS["jordan"][:3]),
-    **{name: (Form(coefficients=name), own) for name, own in POLYNOMIALS.items()},
-    "a triple": (Form(coefficients=(2.0, -1.5, 0.5)), [[2.0, -1.5, 0.5]] * 5),
-    "a triple, 2 steps": (Form(2, coefficients=(1.5, -0.5, 0.0)), [[1.5, -0.5, 0.0]] * 2),
-    "two triples": (Form(coefficients=((3.0, -4.0, 2.0), (1.5, -0.5, 0.0))),
+    "jordan": (MuonForm(), POLYNOMIALS["jordan"]),
+    "jordan, 3 steps": (MuonForm(newton_schulz_steps=3), POLYNOMIALS["jordan"][:3]),
+    **{name: (MuonForm(coefficients=name), own) for name, own in POLYNOMIALS.items()},
+    "a triple": (MuonForm(coefficients=(2.0, -1.5, 0.5)), [[2.0, -1.5, 0.5]] * 5),
+    "a triple, 2 steps": (MuonForm(2, coefficients=(1.5, -0.5, 0.0)), [[1.5, -0.5, 0.0]] * 2),
+    "two triples": (MuonForm(coefficients=((3.0, -4.0, 2.0), (1.5, -0.5, 0.0))),
                     [[3.0, -4.0, 2.0], [1.5, -0.5, 0.0]]),
-    "one of one": (Form(coefficients=((3.0, -4.0, 2.0),)), [[3.0, -4.0, 2.0]]),
+    "one of one": (MuonForm(coefficients=((3.0, -4.0, 2.0),)), [[3.0, -4.0, 2.0]]),
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, 
     for t, g in enumerate(gradients, 1):
         step = muon(
             np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu,
-            form=Form(update_scale=scale, fallback_lr_scale=rate), **arguments,
+            form=MuonForm(update_scale=scale, fallback_lr_scale=rate), **arguments,
         )  # fmt: skip
         state = run_single(np, step)
         yield state[0]
@@ -128,7 +128,7 @@ BANDS = {"jordan": (0.68, 1.14), "polar_express": (0.87, 1.13), "cubic5": (0.8, 
 def test_singular_values_end_in_the_band_of_the_coefficients(name):
     values = np.geomspace(0.01, 1, 1000)
     u = np.diag(values)  # divided by its norm, it is smaller: the first step undoes that
-    (a, b, c), *others = Form(coefficients=name).triples
+    (a, b, c), *others = MuonForm(coefficients=name).triples
     n = np.linalg.norm(u)
     (o,) = orthogonalized(np, u, [(a * n, b * n**3, c * n**5), *others])
     low, high = BANDS[name]
@@ -143,7 +143,7 @@ def test_a_matrix_of_rank_one_keeps_its_direction(name, shape):
     for seed in range(20):
         rng = np.random.default_rng(seed)
         u = np.outer(*(rng.normal(size=length) for length in shape)).astype("float32")
-        (o,) = orthogonalized(np, u, Form(coefficients=name).triples)
+        (o,) = orthogonalized(np, u, MuonForm(coefficients=name).triples)
         along = np.sum(np.float64(o) * u) / np.linalg.norm(u)
         assert low < along < high
         np.testing.assert_allclose(o, along * u / np.linalg.norm(u), atol=0.01)
@@ -152,7 +152,7 @@ def test_a_matrix_of_rank_one_keeps_its_direction(name, shape):
 @pytest.mark.parametrize("name", BANDS)
 def test_no_first_step_takes_1_to_what_rounding_to_bfloat16_adds(name):
     """A product, a factor and a sum are each rounded by up to a 256th of what is added."""
-    (a, b, c), *_ = Form(coefficients=name).triples
+    (a, b, c), *_ = MuonForm(coefficients=name).triples
     assert a + b + c > 3 / 256 * (abs(a) + abs(b) + abs(c))
 
 
@@ -163,7 +163,7 @@ def test_no_first_step_takes_1_to_what_rounding_to_bfloat16_adds(name):
 )
 def test_coefficients_of_another_number_of_steps_are_refused(coefficients):
     with pytest.raises(ValueError, match="newton_schulz_steps=4: leave newton_schulz_steps"):
-        Form(newton_schulz_steps=4, coefficients=coefficients)
+        MuonForm(newton_schulz_steps=4, coefficients=coefficients)
 
 
 def test_a_cubic_has_two_products_a_step():
@@ -178,6 +178,6 @@ def test_a_cubic_has_two_products_a_step():
     found = []
     for name in POLYNOMIALS:
         Counted.products = 0
-        orthogonalized(np, u, Form(coefficients=name).triples)
+        orthogonalized(np, u, MuonForm(coefficients=name).triples)
         found.append(Counted.products)
     assert found == [15, 15, 10]

@@ -12,9 +12,8 @@ from tf_lamb.core import rules
 from tf_lamb.core.layouts import matrix
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules.lamb import Bounds
-from tf_lamb.core.rules.muon import Form as MuonForm
-from tf_lamb.core.rules.soap import Form as SOAPForm
-from tf_lamb.core.rules.soap import sides_of
+from tf_lamb.core.rules.muon import MuonForm
+from tf_lamb.core.rules.soap import SOAPForm, sides_of
 from tf_lamb.core.stacks import run_batched, run_single
 
 INF = float("inf")

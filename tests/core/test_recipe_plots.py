@@ -5,9 +5,9 @@ import subprocess
 import sys
 import warnings
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from support.drawing import close_figures, plt  # noqa: F401
 
 from tf_lamb.core import recipes, schedules
 

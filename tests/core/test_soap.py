@@ -9,10 +9,10 @@ from oracle import Soap
 from support.cases import assert_same, random_steps
 
 from tf_lamb.core.rules import soap
-from tf_lamb.core.rules.soap import Form, renew_bases, sides_of
+from tf_lamb.core.rules.soap import SOAPForm, renew_bases, sides_of
 from tf_lamb.core.stacks import run_batched, run_single
 
-QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
+QR, CHOLESKY = SOAPForm(renewal="qr"), SOAPForm(renewal="cholesky")
 
 # The authors' `soap.py`, to 7 digits in torch's float32: w after calls 2, 3 and 4.
 START = [[0.5, -0.3], [0.2, 0.8]]
@@ -73,7 +73,7 @@ def step(g, state, *, wd=0.01, every=10, longest=10_000, form=QR, t=1, lr=0.1, *
 
 def steps(w, gradients, *, longest=10_000, one_sided=False, renewal="qr", **arguments):
     """All that is kept after each step, the weight first."""
-    state, form = (w, *slots(w, longest=longest, one_sided=one_sided)), Form(one_sided, renewal)
+    state, form = (w, *slots(w, longest=longest, one_sided=one_sided)), SOAPForm(one_sided, renewal)
     for t, g in enumerate(gradients, 1):
         state = run_single(NUMPY, step(g, state, longest=longest, form=form, t=t, **arguments))
         yield state
@@ -206,7 +206,9 @@ def test_cholesky_finds_what_householder_finds(spectrum):
     for renewal in ("qr", "cholesky"):
         state = [each.astype("float32") for each in (np.eye(n), *slots(np.eye(n)))]
         for g in gradients:
-            made = run_single(NUMPY, step(g, state, every=3, lr=1e-3, form=Form(renewal=renewal)))
+            made = run_single(
+                NUMPY, step(g, state, every=3, lr=1e-3, form=SOAPForm(renewal=renewal))
+            )
             state = [np.float32(each) for each in made]
         factor, basis = map(np.float64, state[3:5])
         assert state[-2] == 0

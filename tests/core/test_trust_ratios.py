@@ -8,7 +8,7 @@ import pytest
 from tf_lamb.api.callbacks.trust_ratios import History
 from tf_lamb.api.optimizers.observation import Observation
 from tf_lamb.core import step
-from tf_lamb.core.rules import lamb, lars
+from tf_lamb.core.rules import lamb, lars, shared
 from tf_lamb.core.rules.lamb import Bounds
 
 
@@ -44,6 +44,26 @@ def test_a_ratio_of_nothing_is_not_clipped(w):
     bounds = Bounds(trust_ratio=(0, 50))
     seen = seen_by(lars, np.array(w), np.ones(2), slots=(zero,), lr=0.1, bounds=bounds)
     assert seen[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("w", "u", "bounds", "clipped"),
+    [
+        ([0.0, 0.0], [0.0, 2.0], {"weight_norm": (8, 9)}, 0),
+        ([3.0, 4.0], [0.0, 0.0], {"weight_norm": (8, 9)}, 0),
+        ([3.0, 4.0], [0.0, math.nan], {"weight_norm": (8, 9)}, 0),
+        ([0.0, 0.0], [0.0, 2.0], {"weight_norm": (8, 9), "trust_ratio": (2, 4)}, 1),
+        ([3.0, 4.0], [0.0, 2.0], {"weight_norm": (8, 9)}, 1),
+    ],
+    ids=["no weight", "no update", "no number", "ratio of nothing in bounds", "both"],
+)
+def test_a_bound_of_the_weight_norm_clips_no_ratio_that_stays_1(w, u, bounds, clipped):
+    seen = []
+    shared.trust_ratio(np, np.array(w), np.array(u), adapt=True, bounds=Bounds(**bounds),
+                       observe=lambda *values: seen.append(values))  # fmt: skip
+    ((_, _, ratio, is_clipped),) = seen
+    assert bool(is_clipped) == bool(clipped)
+    assert clipped or ratio == 1
 
 
 def test_the_table_has_outliers_first_and_the_excluded_last():

@@ -18,8 +18,7 @@ from tf_lamb.api.optimizers import settings
 from tf_lamb.core import recipes, rules, schedules
 from tf_lamb.find.rate import start_rate_of
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.experiments import optimizers
-from tf_lamb.model_garden.experiments import schedules as garden_schedules
+from tf_lamb.model_garden.experiments import optimizers, schedule_configs
 
 REFERENCE = {path.stem: path.read_text() for path in ROOT.glob("docs/reference/*.md")}
 ROOMS = tf_lamb._SUBPACKAGES | {"recipes", "rules", "schedules"}
@@ -158,6 +157,6 @@ def test_every_flag_of_ours_is_there(command):
 
 
 def test_every_name_in_a_yaml_is_there():
-    names = [*train.OURS, *garden_schedules._LEARNING_RATES]
+    names = [*train.OURS, *schedule_configs._LEARNING_RATES]
     names += optimizers.OPTIMIZERS
     assert [name for name in names if f"`{name}`" not in REFERENCE["model_garden"]] == []

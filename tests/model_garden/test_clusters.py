@@ -34,7 +34,8 @@ WRONG = {
     "type in brackets": (config(TWO, {"type": ["worker"], "index": 0}), "has the type .*worker"),
     "nobody": (config({"worker": []}), "worker 0, and its cluster has none. Write the address"),
     "job": (config({"wroker": ["one:1"]}), "a cluster of 'wroker'. Did you mean worker?"),
-    "ps": (config(TWO | {"ps": ["three:1"]}), "of the type 'ps', which keeps weights"),
+    "ps": (config(TWO | {"ps": ["three:1"]}),
+           "of the type 'ps', which keeps weights as a parameter server"),
     "evaluator": (config(TWO, {"type": "evaluator", "index": 0}),
                   "of the type 'evaluator', which does not train. .* --mode=continuous_eval"),
     "two chiefs": (config(TWO | {"chief": ["a:1", "b:1"]}), "more than one chief"),
@@ -54,6 +55,14 @@ def test_what_is_no_place_in_a_cluster_is_one_line_before_anything_is_written(
     with pytest.raises(UserError, match=f"TF_CONFIG .*{words}") as error:
         check_run(params, "train", str(folder), EXPERIMENT)
     assert "\n" not in str(error.value) and not folder.exists()
+
+
+@pytest.mark.parametrize("task", [None, {"type": "worker"}, {"type": 3, "index": 0}], ids=str)
+def test_a_task_that_is_wrong_is_not_told_as_a_cluster_that_is(monkeypatch, task):
+    monkeypatch.setenv("TF_CONFIG", config(TWO, task))
+    with pytest.raises(UserError, match="Write") as error:
+        clusters.check()
+    assert "no cluster" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks.data import count_examples
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import parsing, schedules
+from tf_lamb.model_garden.experiments import parsing, schedule_configs
 
 
 def flags(**given):
@@ -57,7 +57,7 @@ def test_the_table_is_that_of_the_plan(config, monkeypatch, capsys):
     run(monkeypatch, config_file=config(), price=2.0, deadline=1.0, devices=["1", "2"], **GIVEN)
     expected = costs.plan(
         steps.curve_from_runs([(8, 20), (32, 8)]),
-        costs.Machine(costs.fit_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
+        costs.Machine(costs.fit_step_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
         baseline=BATCH, examples=EXAMPLES, deadline_hours=1.0,
     )  # fmt: skip
     assert capsys.readouterr().out.startswith(f"{expected}\nTo train with it: python -m tf_lamb")
@@ -116,7 +116,7 @@ def test_a_stock_optimizer_accumulates_nothing(records):
 
 def test_a_rate_that_is_found_in_training_is_not_scaled(records, monkeypatch):
     """With no advice to write a setting that it has not."""
-    steered = type("Steered", (schedules.Steered,), {})
+    steered = type("Steered", (schedule_configs.Steered,), {})
     monkeypatch.setitem(optimizer_factory.LR_CLS, "tf_lamb_polynomial", steered)
     words = "learning_rate.type=tf_lamb_polynomial finds its rate in training, .* Write another"
     with pytest.raises(UserError, match=words):

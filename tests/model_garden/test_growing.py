@@ -56,7 +56,7 @@ def stage(records, folder, config=LINEAR, trainer=None, **more):
 
 def prepared(given, largest_batch):
     """The experiments of all stages, and what is said of them first."""
-    stages, text = train_stages.grown(given, largest_batch)
+    stages, text = train_stages.split_by_batch_growth(given, largest_batch)
     return train_stages.prepare(stages, True), text
 
 

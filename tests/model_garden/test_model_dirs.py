@@ -1,5 +1,6 @@
 """A folder that holds a run, with whom it goes on, and what is reported of it."""
 
+import errno
 import glob
 import os
 import subprocess
@@ -16,7 +17,7 @@ from support.garden import EXPERIMENT, ROOT, build, one_device, optimizer, tiny,
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments.schedules import jump
+from tf_lamb.model_garden.experiments.schedule_configs import jump
 from tf_lamb.model_garden.folders import model_dirs, report
 
 
@@ -141,6 +142,17 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
         first.communicate()
     model_dirs.lock(str(folder))
     model_dirs.lock(str(folder))  # the same run, once more
+
+
+def test_a_file_system_without_locks_stops_no_run(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(model_dirs.fcntl, "flock", refuse)
+    model_dirs.lock(str(tmp_path / "model"))
+    model_dirs.lock(str(tmp_path / "model"))
+    (file,) = (tmp_path / "model").iterdir()
+    assert file.read_text() == ""
 
 
 def test_the_report_reads_a_run_that_was_killed(tmp_path):

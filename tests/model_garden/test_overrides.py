@@ -322,6 +322,15 @@ def test_what_an_optimizer_of_model_gardens_had_is_not_lost_with_its_type():
     )
 
 
+def test_what_is_lost_of_an_experiment_names_it():
+    experiment = exp_factory.get_exp_config("bert/pretraining")
+    config = CONFIGS["stock"] | {"optimizer": {"type": "tf_adamp"}}
+    experiment.override({"trainer": {"train_steps": 40, "optimizer_config": config}})
+    message = r"adamw, which is not used, has .* in the experiment bert/pretraining\. Write tf_"
+    with pytest.raises(UserError, match=message):
+        check_optimizer(experiment, "bert/pretraining")
+
+
 @pytest.mark.parametrize(
     ("own", "more", "lacking"),
     [

@@ -61,7 +61,7 @@ def trained(monkeypatch):
 
 def of_replicas(monkeypatch, count):
     strategy = types.SimpleNamespace(num_replicas_in_sync=count)
-    monkeypatch.setattr(run, "_joined", lambda *_: strategy)
+    monkeypatch.setattr(run, "_make_strategy", lambda *_: strategy)
 
 
 @pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 2), (4, 1)])

@@ -41,7 +41,7 @@ def filled(batch_size, rate, warmup, recipe="legw", own=None, kind="tf_lamb",
         "optimizer_config": {"learning_rate": chosen(rate), **rest},
     }
     params.override({"task": {"train_data": {"global_batch_size": 64}}, "trainer": trainer})
-    text, settings = scaling.fill_in(recipe, batch_size, params, own)
+    text, settings = scaling.settings_at_batch(recipe, batch_size, params, own)
     return text, settings["trainer"]
 
 

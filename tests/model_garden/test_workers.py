@@ -17,7 +17,7 @@ from support.garden import EXPERIMENT, build, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import workers
 
 
@@ -154,7 +154,8 @@ def test_a_worker_ends_when_it_sees_what_the_chief_has_left(tmp_path, two):
 
 def test_a_chief_that_ends_first_takes_nothing_from_a_worker(tmp_path, monkeypatch):
     folder_at(tmp_path, 10)
-    store = StoreOfAChiefThatHasEnded(**{workers._LEFT: json.dumps(workers._seen(str(tmp_path)))})
+    state = json.dumps(workers._visible_state(str(tmp_path)))
+    store = StoreOfAChiefThatHasEnded(**{workers._LEFT: state})
     monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
     workers.wait_for_chief(is_chief=False, model_dir=str(tmp_path))
 
@@ -191,6 +192,42 @@ def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path, two, monkeypatch
     said = two(tmp_path / "folder", tmp_path / "other")[False]
     assert f"--model_dir={tmp_path / 'other'}: the chief has left ckpt-10 there, and this" in said
     assert "\n" not in said
+
+
+def test_a_folder_that_lacks_only_the_evaluation_says_so(tmp_path, two, monkeypatch):
+    monkeypatch.setattr(workers, "PATIENCE", 0.5)
+    for folder in ("folder", "other"):
+        folder_at(tmp_path / folder, 5)
+    (tmp_path / "folder" / model_dirs.EVALUATED_FILE).write_text('{"step": 5}')
+    said = two(tmp_path / "folder", tmp_path / "other")[False]
+    words = "has left the evaluation of step 5 there, and this worker sees no evaluation after"
+    assert words in said and "ckpt" not in said
+
+
+def test_a_folder_in_which_the_chief_left_nothing_says_so(tmp_path, two, monkeypatch):
+    monkeypatch.setattr(workers, "PATIENCE", 0.5)
+    folder_at(tmp_path / "other", 5)
+    said = two(tmp_path / "folder", tmp_path / "other")[False]
+    assert "has left no checkpoint there, and this worker sees ckpt-5 after" in said
+
+
+@pytest.mark.parametrize(("worker", "seconds"), [("worker 0", 300), ("worker 1", 600)])
+def test_a_worker_says_how_long_it_has_waited_at_the_start(monkeypatch, worker, seconds):
+    now = [0.0]
+
+    class StoreOfSilence(Store):
+        """One in which the others never say anything, and no time passes but by waiting."""
+
+        def get_config_key_value(self, key, milliseconds):
+            if key not in self._values:
+                now[0] += milliseconds / 1000
+            return super().get_config_key_value(key, 0)
+
+    store = StoreOfSilence(1)
+    monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    with pytest.raises(UserError, match=f"has not said in {seconds} seconds, for which this one"):
+        workers.check_same_settings(["worker 0", "worker 1"], worker, {})
 
 
 def test_two_processes_see_the_same_folder_at_their_end(tmp_path):

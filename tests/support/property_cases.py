@@ -14,7 +14,7 @@ from tf_lamb.core import rules, stacks, step
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.lamb import Bounds
 from tf_lamb.core.rules.lars import Bounds as RatioBounds
-from tf_lamb.core.rules.lars import Form
+from tf_lamb.core.rules.lars import LARSForm
 
 # Magnitudes in float32, whose squares and quotients it can hold.
 SMALLEST, LARGEST = float(np.float32(1e-15)), float(np.float32(1e15))
@@ -69,7 +69,7 @@ OPTIONS = {
         "momentum": BETAS, "nesterov": st.booleans(),
         "trust_coefficient": st.floats(1e-4, 1.0), "epsilon": st.just(0.0) | EPSILONS,
         "form": st.builds(
-            lambda form, clip: Form(*form, clip),
+            lambda form, clip: LARSForm(*form, clip),
             st.sampled_from([
                 ("inside", "sum_of_norms"), ("inside", "norm_of_sum"), ("mixed", "sum_of_norms"),
                 ("mixed", "norm_of_sum"), ("outside", "sum_of_norms"), ("outside", "norm_of_sum"),

@@ -14,6 +14,8 @@ BEGIN, END = "<!-- words: tests/support/words.py writes this table -->\n", "<!--
 def row(entry):
     """A line of the table."""
     code = {None: "cannot be had", "": "nothing"}.get(entry.replacement, f"`{entry.replacement}`")
+    if entry.optimizer:
+        code = f"`{entry.optimizer}(...)`"
     same = " or ".join(f"`{value!r}`" for value in entry.noop)
     notes = [entry.note, f"With {same} write nothing." if same else ""]
     cells = [

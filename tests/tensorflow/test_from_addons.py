@@ -66,6 +66,12 @@ def test_from_addons_refuses_what_it_would_have_to_guess(frontend, config, word)
 
 
 @every_frontend
+def test_a_path_without_a_file_is_not_called_damaged(frontend, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no HDF5 file at .*none\.h5"):
+        FRONTENDS[frontend][1].LAMB.from_addons(tmp_path / "none.h5")
+
+
+@every_frontend
 def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
     host, room = FRONTENDS[frontend]
     config = {"class_name": "Addons>LAMB", "config": {"learning_rate": 0.1, "decay": 0.5}}

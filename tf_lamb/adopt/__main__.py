@@ -6,12 +6,16 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+_YAML_ADVICE = (
+    "only scripts are rewritten. In a YAML write type: tf_lamb, or type: tf_lars; the trainer then "
+    "names what else to change."
+)
 # File name extension that cannot be rewritten -> what to do instead.
 _ADVICE_BY_SUFFIX = {
     ".ipynb": "save the notebook as a script first, by jupyter nbconvert --to script.",
-    ".yaml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
-    ".yml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
-}  # fmt: skip
+    ".yaml": _YAML_ADVICE,
+    ".yml": _YAML_ADVICE,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tf_lamb.adopt",
         description="Rewrites a script of TensorFlow Addons' LAMB, Model Garden's LAMB or LARS, or "
-        "Keras's Lamb or Muon for tf_lamb, and says for each call what is computed otherwise.",
+        "Keras's Lamb or Muon for tf_lamb, and says for each call what changes in its steps.",
     )
     parser.add_argument("scripts", nargs="+", metavar="SCRIPT.py")
     parser.add_argument("--write", action="store_true", help="write the scripts; else show a diff")
     parser.add_argument(
         "--same_steps", action="store_true",
-        help="add the arguments with which the steps stay those of before",
+        help="add the arguments that keep each step as before",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     try:

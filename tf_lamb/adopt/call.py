@@ -1,7 +1,7 @@
 """Translates the arguments of a call of another package's optimizer to those of `tf_lamb`'s.
 
-Also collects notes on what the optimizer of `tf_lamb` computes differently. In notes, "there" is
-the other package, and "here" is `tf_lamb`.
+Also collects notes on what the optimizer of `tf_lamb` computes differently. In notes, "here" is
+`tf_lamb`.
 """
 
 import ast
@@ -18,13 +18,13 @@ from tf_lamb.core import rules
 _LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
 _EXCLUSION_LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 # Argument of this package's class -> how the updates differ if its value is not the same as in the
-# other package. The text is part of a note.
+# other package.
 _DIFFERENCE_TEXTS = {
-    "weight_decay_mode": "weight decay is outside of the trust ratio there, and inside here",
+    "weight_decay_mode": "Weight decay was outside of the trust ratio, and is inside here.",
     "exclude_from_layer_adaptation": (
-        "what has no weight decay keeps its trust ratio there, and has none here"
+        "Variables excluded from decay also lose their trust ratio here."
     ),
-    "form": "the ratio divides by another norm, or momentum stands elsewhere",
+    "form": "The trust ratio divides by another norm here, or momentum is applied elsewhere.",
 }  # fmt: skip
 
 
@@ -36,12 +36,14 @@ class Translation(NamedTuple):
         new_arguments: The other arguments of the new call, as name -> Python code of the value.
         notes: Sentences on what changes.
         obstacles: Sentences on why the call cannot be rewritten; empty if it can be.
+        added: The names of those of `new_arguments` that are added to keep the steps.
     """
 
     unchanged: tuple[str, ...]
     new_arguments: Mapping[str, str]
     notes: tuple[str, ...]
     obstacles: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def literal_value(code: str) -> Any:
@@ -102,7 +104,8 @@ def translate_call(
     }
     differing_values = _differing_values(source, values, our_arguments, script_code)
     if same_steps and not has_all_arguments:
-        notes.append("Nothing is added to keep the steps, as ** may pass it, too.")
+        notes.append("No arguments are added to keep the steps, because ** may pass them already.")
+    added_arguments: dict[str, str] = {}
     if same_steps and has_all_arguments:
         added_arguments = {
             name: short_code(peer_value) for name, (peer_value, _) in differing_values.items()
@@ -110,12 +113,12 @@ def translate_call(
         new_arguments |= added_arguments
         if added_arguments:
             pairs = " and ".join(f"{name}={text}" for name, text in added_arguments.items())
-            notes.append(f"Added to keep the steps of before: {pairs}.")
+            notes.append(f"Added to keep each step as before: {pairs}.")
     else:
         notes += [_difference_sentence(name, *pair) for name, pair in differing_values.items()]
     text = f"{script_code if source.is_keras_own else ''} {' '.join(code_by_name)}"
     notes += [sentence for trigger, sentence in source.warnings.items() if trigger in text]
-    return Translation(unchanged, new_arguments, tuple(notes))
+    return Translation(unchanged, new_arguments, tuple(notes), added=tuple(added_arguments))
 
 
 def _why_unreadable(source, values, keras_name):
@@ -137,16 +140,19 @@ def _why_unreadable(source, values, keras_name):
         value = values.get(name)
         is_list = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
         if value is not None and not isinstance(value, Code) and not is_list:
-            sentences.append(f"{name} is no list of texts.")
+            sentences.append(f"{name} is not a list of strings.")
     if type(values.get("exclude_embeddings")) is Code:
-        sentences.append("exclude_embeddings is known when the script runs.")
+        sentences.append("exclude_embeddings is known only when the script runs.")
     if values.get("decay"):
         if keras_name is None:
             sentences.append(
-                "decay becomes a schedule of Keras's, which the script does not import."
+                "decay becomes a schedule of Keras, but the script does not import Keras."
             )
         if type(values.get("learning_rate", values.get("lr"))) is Code:
-            sentences.append("decay with a rate that is known when the script runs.")
+            sentences.append(
+                "decay becomes a schedule, for which the learning rate has to be in the call as a "
+                "number."
+            )
     return tuple(sentences)
 
 
@@ -164,18 +170,22 @@ def _remove_without_counterpart(source, values) -> list[str]:
     is_empty = values.get(adaptation_list) in ([], (), Code("list()"), Code("tuple()"))
     if adaptation_list in source.defaults and is_empty:
         del values[adaptation_list]
-        notes.append(f"{adaptation_list}=[] means there that nothing is given: it is left out.")
+        notes.append(f"{source.peer.title} ignores {adaptation_list}=[], so it is left out.")
     if "adam_weight_decay" in source.defaults:
         config = {**source.defaults, **values}
         values.pop("adam_weight_decay", None)
         if config["adam_weight_decay"] != config["weight_decay"]:
             adam_decay = short_code(config["adam_weight_decay"])
             notes.append(
-                f"Keras decays Adam's variables by adam_weight_decay={adam_decay}; here "
-                "weight_decay is for all, and exclude_from_weight_decay for what has none."
+                f"Keras decays Adam's variables by adam_weight_decay={adam_decay}. Here "
+                "weight_decay applies to all variables. Name those without decay in "
+                "exclude_from_weight_decay."
             )
         if config["adam_lr_ratio"] != 1:
-            notes.append("Keras decays Adam's variables at the whole rate; here at their own.")
+            notes.append(
+                "Keras decays Adam's variables at the full learning rate. Here they decay at their "
+                "own rate."
+            )
     return notes
 
 
@@ -187,10 +197,10 @@ def _why_untranslatable(replacement):
     sentences = []
     if replacement.unsupported:
         words_text = ", ".join(replacement.unsupported)
-        sentences.append(f"nothing here stands for {words_text}. {replacement.notes}".strip())
+        sentences.append(f"tf_lamb has no counterpart of {words_text}. {replacement.notes}".strip())
     hidden = [name for name, text in replacement.arguments.items() if "..." in text]
     if hidden:
-        sentences.append(f"the value of {', '.join(hidden)} is to be written by hand.")
+        sentences.append(f"write the value of {', '.join(hidden)} by hand.")
     return tuple(sentences)
 
 
@@ -265,11 +275,11 @@ def _differing_entries(form, other_form):
 
 
 def _difference_sentence(name, peer_value, our_value):
-    """Returns a sentence on an argument whose value differs between the old and the new call.
+    """Returns sentences on an argument whose value differs between the old and the new call.
 
-    The sentence also says which value of the argument keeps the updates as they were.
+    They also say which value of the argument keeps the updates as they were.
     """
     meaning = _DIFFERENCE_TEXTS.get(
-        name, f"{name} is {short_code(peer_value)} there, and {short_code(our_value)} here"
+        name, f"{name} was {short_code(peer_value)}, and is {short_code(our_value)} here."
     )
-    return f"{meaning[0].upper()}{meaning[1:]}; {name}={short_code(peer_value)} keeps it."
+    return f"{meaning} Pass {name}={short_code(peer_value)} to keep it."

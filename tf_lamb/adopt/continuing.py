@@ -5,10 +5,13 @@ import re
 import libcst as cst
 from libcst import matchers
 
+from tf_lamb.adopt.attributes import Attributes
+from tf_lamb.adopt.holders import Holders
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.sources import Source
 
 _RESTORES = {"restore", "restore_or_initialize"}
+_TRAINED = re.compile(r"[\w.]+\.trainable_(?:variables|weights)\b")
 # Full name of a function that loads models -> the module of ours that it needs for our optimizers.
 _LOADS = {
     f"{keras}.{name}.load_model": our_module
@@ -18,6 +21,7 @@ _LOADS = {
     )
     for name in ("models", "saving")
 }  # fmt: skip
+_SAVED_FILE = re.compile(r"\.(?:keras|h5|hdf5)\b")
 _IMPORT = re.compile(r"^\s*(?:from ([\w.]+) )?import ([^#\n]+)", re.MULTILINE)
 
 
@@ -30,10 +34,13 @@ class Continuing:
 
     def __init__(self, script: Script):
         self._script = script
-        self._sources: list[tuple[Source, str]] = []  # of the rewritten calls, with our module
+        # The rewritten calls, with the optimizer that each called and our module.
+        self._rewritten: list[tuple[cst.Call, Source, str]] = []
         self._methods: set[str] = set()  # the names of all methods that are called
+        self._builds: list[cst.Attribute] = []  # `....build`, as it is called
         self._updates: list[cst.Call] = []  # `optimizer.apply_gradients(...)` in a loop of its own
         self._checkpoints: list[cst.Call] = []  # `tf.train.Checkpoint(optimizer=...)`
+        self._saves: list[cst.Call] = []  # calls that save a model with its optimizer
 
     def see_call(self, node: cst.Call, name: str) -> None:
         """Takes note of a call.
@@ -43,37 +50,100 @@ class Continuing:
             name: The full name that it calls, such as "tensorflow.train.Checkpoint", or "".
         """
         if isinstance(node.func, cst.Attribute):
-            self._methods.add(node.func.attr.value)
-            if node.func.attr.value == "apply_gradients" and not self._is_called_by_fit(node):
+            method = node.func.attr.value
+            self._methods.add(method)
+            if method == "build":
+                self._builds.append(node.func)
+            if method in ("apply_gradients", "apply") and not self._is_called_by_fit(node):
                 self._updates.append(node)
         if name == "tensorflow.train.Checkpoint" and "opt" in self._script.code_of(node):
             self._checkpoints.append(node)
+        if self._is_save(node, name):
+            self._saves.append(node)
 
-    def see_rewritten(self, source: Source, module: str) -> None:
+    def see_rewritten(self, node: cst.Call, source: Source, module: str) -> None:
         """Takes note of an optimizer that is replaced.
 
         Args:
+            node: The call that makes it.
             source: The optimizer.
             module: The module that our class is taken from, such as "tf_lamb.keras".
         """
-        self._sources.append((source, module))
+        if module == "tf_lamb" and "TF_USE_LEGACY_KERAS" in self._script.code:
+            module = "tf_lamb.tf_keras"  # the one that tf_lamb follows in such a script
+        self._rewritten.append((node, source, module))
 
     def add_notes(self) -> None:
         """Adds the notes, if an optimizer of the script was replaced by one of this package."""
-        if not self._sources:
+        if not self._rewritten:
             return
-        script, is_built = self._script, "build" in self._methods
-        is_keras_3 = any(module != "tf_lamb.tf_keras" for _, module in self._sources)
-        if self._updates and is_keras_3 and not is_built and self._has_strategy():
-            update = self._updates[0]
-            optimizer = script.code_of(cst.ensure_type(update.func, cst.Attribute).value)
-            script.add_note(
-                update,
-                "on Keras 3 a step on several replicas cannot make the variables of an optimizer: "
-                f"before the first one write {optimizer}.build(model.trainable_variables)",
-            )
+        calls = [node for node, _, module in self._rewritten if module != "tf_lamb.tf_keras"]
+        if calls:
+            holders, has_strategy = Holders(self._script, set(calls)), self._has_strategy()
+            if has_strategy:
+                self._note_missing_build(holders, calls)
+            Attributes(self._script, holders, has_strategy).add_notes()
         if self._checkpoints and self._methods & _RESTORES:
-            script.add_note(self._checkpoints[0], _text_of_checkpoint(*self._sources[0]))
+            self._script.add_note(
+                self._checkpoints[0], _text_of_checkpoint(*self._rewritten[0][1:])
+            )
+        host = "Keras" if calls else "tf_keras"
+        for node in self._saves:
+            self._script.add_note(
+                node,
+                "A script that loads this file with its optimizer needs `import tf_lamb` after "
+                f"{host}.",
+            )
+
+    def _note_missing_build(self, holders, calls):
+        """Adds a note if a loop on several replicas makes a step with an unbuilt optimizer.
+
+        Args:
+            holders: The expressions that stand for a rewritten optimizer.
+            calls: The rewritten calls, of Keras 3 only.
+        """
+        updates = [node for node in self._updates if holders.holds(node.func.value)]
+        if not updates or any(holders.holds(node.value) for node in self._builds):
+            return
+        script, update = self._script, updates[0]
+        update_line = script.positions[update].start.line
+        optimizer = holders.target_of(calls[0]) or script.code_of(update.func.value)
+        named = _TRAINED.search(" ".join(map(script.code_of, update.args)))
+        variables = named.group() if named else "model.trainable_variables"
+        script.add_note(
+            calls[0],
+            f"Add `{optimizer}.build({variables})` below the line that makes the optimizer, in the "
+            "strategy's scope. Otherwise Keras 3 fails at the first step on several replicas, in "
+            f"line {update_line}.",
+        )
+
+    def _is_save(self, node: cst.Call, name: str) -> bool:
+        """Returns whether a call saves a model together with its optimizer.
+
+        Args:
+            node: The call.
+            name: The full name that it calls, such as "keras.callbacks.ModelCheckpoint", or "".
+        """
+        arguments = {
+            arg.keyword.value: self._script.code_of(arg.value) for arg in node.args if arg.keyword
+        }
+        if (
+            arguments.get("save_weights_only") == "True"
+            or arguments.get("include_optimizer") == "False"
+        ):
+            return False
+        first_argument = self._script.code_of(node.args[0]) if node.args else ""
+        if name.endswith(
+            (".callbacks.ModelCheckpoint", ".models.save_model", ".saving.save_model")
+        ):
+            return ".weights.h5" not in first_argument
+        if name or not isinstance(node.func, cst.Attribute) or node.func.attr.value != "save":
+            return False
+        # A checkpoint and its manager have the method `save`, too, and so have arrays and pictures.
+        owner = self._script.code_of(node.func.value)
+        return bool(_SAVED_FILE.search(first_argument)) or bool(
+            re.search(r"(?:^|[._])(?:model|net|network)$", owner, re.IGNORECASE)
+        )
 
     def _has_strategy(self) -> bool:
         """Returns whether the script names something of `tf.distribute`."""
@@ -103,10 +173,14 @@ def _text_of_checkpoint(source: Source, module: str) -> str:
     """
     title = source.peer.title
     if not source.is_keras_own:
-        return f"what {title} has saved is not restored into ours: pass it to {module}.migrate"
+        return (
+            f"A checkpoint of {title} cannot be restored into an optimizer of tf_lamb. Pass it to "
+            f"{module}.migrate."
+        )
     return (
-        f"what {title} has saved begins anew in ours, without an error: restore it into {title}, "
-        f"after its build(model.trainable_variables), and pass that to {module}.migrate"
+        f"A checkpoint of {title} is restored without its optimizer's state, and without an error. "
+        f"To continue its run, make {title}, call its build(model.trainable_variables), restore "
+        f"the checkpoint into it, and pass it to {module}.migrate."
     )
 
 
@@ -130,8 +204,8 @@ def loading_notes(script: Script, new_code: str) -> list[Note]:
             and not _imports(our_module, new_code)
         ):
             text = (
-                "a file that is saved with an optimizer of tf_lamb loads here after "
-                f"import {our_module}, or with compile=False"
+                f"Add `import {our_module}` to load a file here that was saved with an optimizer "
+                "of tf_lamb, or pass compile=False."
             )
             return [Note(script.positions[node].start.line, text)]
     return []

@@ -85,8 +85,8 @@ class Finder(cst.CSTVisitor):
             ):
                 lines.add(line)
                 text = (
-                    f"{owner}.{optimizer_type} is left as it is. A config whose type is "
-                    f"tf_{optimizer_type} now does not read it: for such a one write "
+                    f"{owner}.{optimizer_type} is left as it is. A config of the type "
+                    f"tf_{optimizer_type} does not read it. In such a config write "
                     f"{owner}.tf_{optimizer_type}, whose settings are the arguments of "
                     f"tf_lamb.{SOURCE_BY_TYPE[optimizer_type].peer.family}"
                 )
@@ -119,7 +119,7 @@ class Finder(cst.CSTVisitor):
         script, positional_names = self._script, tuple(source.defaults)
         values = arguments_of(node, positional_names)
         if values is None:
-            return self._note_left(node, source, "its arguments by position cannot be told apart")
+            return self._note_left(node, source, "its positional arguments cannot be read")
         if script.is_in_f_string(node):
             return self._note_left(node, source, "it stands in an f-string")
         module = script.module_for(name)
@@ -138,8 +138,11 @@ class Finder(cst.CSTVisitor):
         )
         script.replaced_references.add(node.func)
         script.nodes_needing_import.add(node.func)
-        self._continuing.see_rewritten(source, module)
-        star_note = "What ** passes is not read: an error will name words that are not ours."
+        self._continuing.see_rewritten(node, source, module)
+        star_note = (
+            "Arguments passed by ** are not read. When the script runs, an error names those that "
+            "tf_lamb does not have."
+        )
         script.add_note(
             node,
             f"{source.peer.title} is {new_name}",
@@ -244,7 +247,9 @@ class Finder(cst.CSTVisitor):
         script, source = self._script, SOURCE_BY_TYPE[optimizer_type]
         if settings_by_name is None:
             return self._note_left(
-                node, source, f"the type of its config is to be tf_{optimizer_type}"
+                node,
+                source,
+                f"its settings cannot be read. Set its type to tf_{optimizer_type} by hand",
             )
         code_by_name = {name: script.code_of(value) for name, value in settings_by_name.items()}
         translation = translate_call(source, code_by_name, script.code, None, script.same_steps)

@@ -65,24 +65,32 @@ def new_arguments(
         )
         for name, code in translation.new_arguments.items()
     }
-    arguments: list[cst.Arg] = []
+    layout = _Layout(node.args, node.whitespace_before_args)
     for position, argument in enumerate(node.args):
         if argument.star:  # new arguments go before `**`, which reads better than after it
             new_items, unplaced = [*unplaced.values(), argument], {}
         elif (name := _argument_name(argument, position, names)) in unplaced:
             new_items = [unplaced.pop(name)]
-        elif name not in translation.unchanged:  # all new ones take the first replaced one's place
-            new_items, unplaced = [*unplaced.values()], {}
+        elif name not in translation.unchanged:
+            replacing = _replacing(code_by_name[name], unplaced, code_by_name, translation)
+            new_items = [unplaced.pop(each) for each in replacing]
         elif position and not argument.keyword:
             new_items = [cst.Arg(argument.value, cst.Name(name), _EQUAL_SIGN)]
         else:
             new_items = [argument]
-        if new_items:  # the last one gets the comma and comments of the old argument
-            new_items[-1] = new_items[-1].with_changes(
-                comma=argument.comma, whitespace_after_arg=argument.whitespace_after_arg
-            )
-        arguments += new_items
-    return _with_last_comma([*arguments, *unplaced.values()], arguments, node.args)
+        layout.place(new_items, argument.comma)
+    if not node.args:
+        return [*unplaced.values()]
+    last = node.args[-1]
+    has_comma = isinstance(last.comma, cst.Comma)
+    end = last.comma.whitespace_after if has_comma else last.whitespace_after_arg
+    items, end = layout.finish(unplaced.values(), end)
+    items = [item.with_changes(whitespace_after_arg=cst.SimpleWhitespace("")) for item in items]
+    if items and has_comma:
+        items[-1] = items[-1].with_changes(comma=last.comma.with_changes(whitespace_after=end))
+    elif items:
+        items[-1] = items[-1].with_changes(whitespace_after_arg=end)
+    return items
 
 
 def new_entries(node: cst.Dict, translation: Translation) -> cst.Dict:
@@ -92,45 +100,148 @@ def new_entries(node: cst.Dict, translation: Translation) -> cst.Dict:
         node: The old dict, whose keys are all literal strings.
         translation: The entries of the new dict.
     """
-    old_values = {entry: value.value for entry, value in entries_of(node).items()}
+    old_entries = entries_of(node)
+    old_values = {name: entry.value for name, entry in old_entries.items()}
+    code_by_name = {name: cst.Module([]).code_for_node(old_values[name]) for name in old_values}
     unplaced = {
         name: cst.DictElement(cst.SimpleString(f'"{name}"'), cst.parse_expression(code))
         for name, code in translation.new_arguments.items()
     }
-    entries: list[cst.DictElement] = []
-    for name, entry in entries_of(node).items():
+    layout = _Layout(node.elements, node.lbrace.whitespace_after)
+    for name, entry in old_entries.items():
         if name in translation.unchanged:
             new_items = [entry]
         else:
-            new_items, unplaced = [*unplaced.values()], {}
+            replacing = _replacing(code_by_name[name], unplaced, code_by_name, translation)
+            new_items = [unplaced.pop(each) for each in replacing]
             if len(new_items) == 1:  # an unchanged value keeps its line breaks
                 (new_item,) = new_items
                 is_same_value = new_item.value.deep_equals(old_values[name])
                 key = with_quotes_of(entry.key, new_item.key.evaluated_value)
                 value = old_values[name] if is_same_value else new_item.value
                 new_items = [entry.with_changes(key=key, value=value)]
-        if new_items:
-            new_items[-1] = new_items[-1].with_changes(comma=entry.comma)
-        entries += new_items
-    return node.with_changes(
-        elements=_with_last_comma([*entries, *unplaced.values()], entries, node.elements)
+        layout.place(new_items, entry.comma)
+    if not node.elements:
+        return node.with_changes(elements=[*unplaced.values()])
+    items, end = layout.finish(unplaced.values(), node.rbrace.whitespace_before)
+    if items:
+        items[-1] = items[-1].with_changes(comma=node.elements[-1].comma)
+    return node.with_changes(elements=items, rbrace=node.rbrace.with_changes(whitespace_before=end))
+
+
+def _replacing(
+    code: str,
+    unplaced: Mapping[str, cst.CSTNode],
+    code_by_name: Mapping[str, str],
+    translation: Translation,
+) -> list[str]:
+    """Returns the names of the new arguments that take the place of an old one.
+
+    That is the first one with the same value, which is the old one under a new name. If there is
+    none, all new ones go there that stand for no other old one and were not added.
+
+    Args:
+        code: The code of the value of the old argument.
+        unplaced: The new arguments that have no place, by their names.
+        code_by_name: Name of each old argument -> the code of its value.
+        translation: The arguments of the new call.
+    """
+    replacements = [name for name in unplaced if name not in translation.added]
+    same = [name for name in replacements if translation.new_arguments[name] == code]
+    if same:
+        return same[:1]
+    codes = set(code_by_name.values())
+    return [name for name in replacements if translation.new_arguments[name] not in codes]
+
+
+class _Layout:
+    """Puts commas, spaces and line breaks between the arguments of a call or the entries of a dict.
+
+    Args:
+        old_items: The old arguments or entries.
+        opening: The whitespace before the first of them.
+    """
+
+    def __init__(self, old_items: Sequence, opening: cst.BaseParenthesizableWhitespace):
+        commas = [item.comma for item in old_items[:-1]]
+        spaces = [comma.whitespace_after for comma in commas if isinstance(comma, cst.Comma)]
+        breaks = [
+            space for space in (*spaces, opening) if isinstance(space, cst.ParenthesizedWhitespace)
+        ]
+        # An added item has the indentation of the old ones; a comment stays with its old item.
+        self._line_break = (
+            breaks[0].with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+            if breaks
+            else cst.SimpleWhitespace(" ")
+        )
+        # New items get lines of their own if an old one has. Else they share one line.
+        has_own_lines = len(old_items) == 1 or any(space in breaks for space in spaces)
+        self._separator = self._line_break if has_own_lines else cst.SimpleWhitespace(" ")
+        self._items: list = []
+
+    def place(self, new_items: list, comma) -> None:
+        """Puts new items in the place of an old one.
+
+        Args:
+            new_items: The new items; none if the old one is left out.
+            comma: The comma after the old one, which the last new one gets.
+        """
+        commas = [cst.Comma(whitespace_after=self._separator)] * (len(new_items) - 1) + [comma]
+        self._items += [
+            item.with_changes(comma=comma) for item, comma in zip(new_items, commas, strict=False)
+        ]
+
+    def finish(self, added_items, end) -> tuple[list, cst.BaseParenthesizableWhitespace]:
+        """Returns all items, without a comma after the last one, and the whitespace after it.
+
+        Args:
+            added_items: The items that are added after the others.
+            end: The whitespace after the last old item, with a comment if there is one.
+        """
+        items = [*self._items]
+        if items and added_items:
+            comma = items[-1].comma
+            # A comment stays in the line of its item: the added ones come below.
+            last_space = comma.whitespace_after if _has_break(comma) else end
+            comma = comma if isinstance(comma, cst.Comma) else cst.Comma()
+            items[-1] = items[-1].with_changes(
+                comma=comma.with_changes(
+                    whitespace_after=_with_comment_of(last_space, self._line_break)
+                )
+            )
+            if isinstance(self._line_break, cst.ParenthesizedWhitespace):
+                end = _without_comment(end)
+        elif items and _has_break(items[-1].comma):
+            end = _with_comment_of(items[-1].comma.whitespace_after, end)
+        items += [
+            item.with_changes(comma=cst.Comma(whitespace_after=self._separator))
+            for item in added_items
+        ]
+        if items:
+            items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return items, end
+
+
+def _has_break(comma) -> bool:
+    """Returns whether a line break follows a comma, which may be missing."""
+    return isinstance(comma, cst.Comma) and isinstance(
+        comma.whitespace_after, cst.ParenthesizedWhitespace
     )
 
 
-def _with_last_comma(items: list, placed_items: list, old_items: Sequence) -> list:
-    """Returns `items`, with a comma after the last one if the old script had one after its last.
+def _with_comment_of(space, new_space):
+    """Returns the whitespace `new_space`, with the comment that `space` has in its first line."""
+    is_possible = all(isinstance(each, cst.ParenthesizedWhitespace) for each in (space, new_space))
+    if is_possible and space.first_line.comment and not new_space.first_line.comment:
+        return new_space.with_changes(first_line=space.first_line)
+    return new_space
 
-    Args:
-        items: The arguments of the new call, or the entries of the new dict.
-        placed_items: The first of `items`, which already have the commas of the old script.
-        old_items: The arguments of the old call, or the entries of the old dict.
-    """
-    if not old_items or not items:
-        return items
-    if len(items) > len(placed_items) > 0:  # a comma at the old end moves to the new end
-        last_placed = len(placed_items) - 1
-        items[last_placed] = items[last_placed].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-    return [*items[:-1], items[-1].with_changes(comma=old_items[-1].comma)]
+
+def _without_comment(space):
+    """Returns whitespace without the comment in its first line."""
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        return space.with_changes(first_line=cst.TrailingWhitespace())
+    return space
 
 
 def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:

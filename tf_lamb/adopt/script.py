@@ -64,7 +64,7 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
         <BLANKLINE>
         >>> print(*adopted.notes)
         line 2: Keras's Lamb is tf_lamb.keras.LAMB
-            Epsilon is 1e-07 there, and 1e-06 here; epsilon=1e-07 keeps it.
+            epsilon was 1e-07, and is 1e-06 here. Pass epsilon=1e-07 to keep it.
     """
     try:
         wrapper = MetadataWrapper(cst.parse_module(code))

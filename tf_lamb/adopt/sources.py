@@ -51,16 +51,16 @@ class Source:
 
 
 _PATTERNS_WARNING = (
-    "Patterns are searched in dense/bias here, and in dense/bias:0 there: one that ends in $ or "
-    "names :0 matches otherwise."
+    "Patterns are searched in dense/bias here, and were searched in dense/bias:0. A pattern that "
+    "ends in $ or contains :0 may match different variables here."
 )
 _ACCUMULATION_WARNING = (
-    "With gradient_accumulation_steps schedules and averages count updates here, micro-batches "
-    "there."
+    "With gradient_accumulation_steps, schedules and averages count updates here, and "
+    "micro-batches in Keras."
 )
 _EXCLUSION_WARNING = (
-    "What exclude_from_weight_decay(...) names has no trust ratio here either, but with "
-    "exclude_from_layer_adaptation=[]. Names are searched in paths here, in bare names there."
+    "exclude_from_weight_decay(...) searches in a variable's path here, such as dense/bias, and in "
+    "its name alone in Keras. It may match different variables here."
 )
 _GARDEN_MODULES = ("official.modeling.optimization", "tensorflow_models.optimization")
 _KERAS_MODULES = ("keras.optimizers", "keras.api.optimizers", "tensorflow.keras.optimizers")
@@ -113,11 +113,12 @@ SOURCES = (
             "ns_steps": 5, "nesterov": True, "rms_rate": 0.2,
         },
         {
-            "": "Kernels of convolutions and of attention are matrices here, and Adam's there; "
-            "tf_lamb.describe(model) shows them, and exclude_from_layer_adaptation excludes them. "
+            "": "Kernels of convolutions and of attention are matrices here, and Keras leaves them "
+            "to Adam. tf_lamb.describe(model) shows them. Name them in "
+            "exclude_from_layer_adaptation to leave them to Adam. "
             "Keras adds epsilon before it corrects Adam's second moment: where gradients are "
-            "as small as epsilon, the first steps differ. Its search for embeddings ignores case; "
-            "ours does not.",
+            "as small as epsilon, the first steps differ. Keras ignores case when it looks for "
+            "embeddings; tf_lamb does not.",
             "gradient_accumulation_steps": _ACCUMULATION_WARNING,
         },
     ),

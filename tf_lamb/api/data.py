@@ -304,6 +304,14 @@ class Batches:
         """The data as the user gave them."""
         return self._data
 
+    @property
+    def batch_count(self) -> int | None:
+        """The number of batches of a pass; None if the data do not say it, or have no end."""
+        try:
+            return self._data.num_batches if self.is_py_dataset else len(self._data)
+        except (TypeError, NotImplementedError):
+            return None
+
     def one_pass(self) -> Iterator[tuple]:
         """Returns an iterator over the batches of one pass, which includes held-out examples."""
         return self._read()
@@ -320,11 +328,8 @@ class Batches:
         Raises:
             ValueError: if the data do not say how many batches they have, or have none.
         """
-        try:
-            batches = self._data.num_batches if self.is_py_dataset else len(self._data)
-        except (TypeError, NotImplementedError):
-            batches = None
-        if batches is None:  # also if a PyDataset has no end
+        batches = self.batch_count
+        if batches is None:
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             )
@@ -538,9 +543,10 @@ class Rebatched:
         return self._split_buffer(buffer, order[:size], order[size:])
 
     def _fill_buffer(self, count):
-        """Returns a buffer of the next examples, `count` or more of them; fewer if the data end.
+        """Reads on, and returns a buffer of the next examples: `count` of them, or more.
 
-        It returns None if the data have no batch at all.
+        There are fewer if the data end, and the result is None if they have no batch at all. Raises
+        ValueError if batches have several shapes.
         """
         import numpy as np
 

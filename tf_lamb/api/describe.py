@@ -20,8 +20,9 @@ _EMBEDDING_PATTERNS = "embed", "(^|[_/])stem[_/]"
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     """Prints each variable's weight decay, and whether it has a trust ratio.
 
-    It works before the first step, too. The optimizer may be inside a wrapper: `AdaScale`,
-    `MeasureNoise`, or the `LossScaleOptimizer` that mixed precision puts around it.
+    It works before the first step, too. It warns of patterns that match no variable, and if most
+    weights are in no block that `layer_decay` knows. The optimizer may be inside a wrapper:
+    `AdaScale`, `MeasureNoise`, or the `LossScaleOptimizer` that mixed precision puts around it.
 
     Args:
         model: A model of either Keras, compiled with an optimizer of this package.

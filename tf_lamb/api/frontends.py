@@ -1,4 +1,6 @@
-"""Registers the modules and functions for each Keras, and finds them by a model or an optimizer.
+"""Registers the modules and functions for each Keras, and finds them by an object of Keras.
+
+The object is a model, an optimizer or a layer, or the class of one.
 
 A frontend is the part of this package for one Keras: for Keras 3, or for tf_keras.
 """

@@ -79,7 +79,10 @@ def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
 
 
 def legend(ax) -> None:
-    """Puts a legend below the axes and the label of the x axis, in as many columns as fit."""
+    """Draws a legend below the x axis and its label, in as many columns as fit.
+
+    On a figure without a layout engine, matplotlib places it inside the axes.
+    """
     labels = ax.get_legend_handles_labels()[1]
     inches = ax.get_position().width * ax.figure.get_figwidth()
     # An inch has room for 13 characters of a 10-point font. The line sample beside a label takes as

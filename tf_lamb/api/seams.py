@@ -1,10 +1,11 @@
 """Replaces attributes of a user's model, layers and optimizer, also private ones.
 
-A seam is a use of a framework's private API. In this package, only modules named `seams.py` replace
-attributes of a framework's objects. The functions here work with Keras 3.15.1 and with tf_keras
-2.20.1, and change the objects that are passed to them. `keras/seams.py` and `tf_keras/seams.py`
-have the functions for one of the two, and the functions that change Keras itself for the whole
-process.
+A seam is a use of a framework's private API. In this package, modules named `seams.py` replace the
+private attributes of a framework's objects, and other modules only set public ones, such as
+`stop_training`. The functions here work with Keras 3.15.1 and with tf_keras 2.20.1, and change the
+objects that are passed to them. `keras/seams.py` and `tf_keras/seams.py` have the functions for one
+of the two, and the functions that change Keras itself for the whole process.
+`model_garden/common/seams.py` has those for Model Garden.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ def set_attributes(
     test_function: Callable | None,
     names_to_delete: Iterable[str] = (),
 ) -> None:
-    """Sets instance attributes of a model.
+    """Sets instance attributes of a model, and replaces or drops its compiled evaluation step.
 
     Args:
         model: The model.
@@ -74,7 +75,10 @@ def set_attributes(
 
 
 def set_initial_epoch(model: Any, epoch: int | None) -> None:
-    """Makes the next `fit` on Keras 3 begin at an epoch, by setting `_initial_epoch`.
+    """Makes `fit` on Keras 3 begin at an epoch, by setting `_initial_epoch`.
+
+    It holds for the `fit` that is running, if its first epoch has not begun, and for every later
+    one, until this function is called with None.
 
     Args:
         model: The model.

@@ -405,7 +405,8 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
 def _slices(name, value) -> tuple[int, int | None]:
     """Checks a "slices" entry of the user's `treatments`; returns (axis, number of blocks on it).
 
-    The number is None if each index of the axis is a block.
+    The number is None if each index of the axis is a block. Raises TypeError for another form, and
+    ValueError for less than one block.
     """
     pair = list(value) if isinstance(value, (list, tuple)) else [value]
     axis, blocks = (*pair, None, None)[:2]
@@ -419,7 +420,8 @@ def _slices(name, value) -> tuple[int, int | None]:
 def _rows(name, value) -> tuple[int, ...] | None:
     """Checks a "rows" entry of the user's `treatments`; returns the axes that are rows of a matrix.
 
-    None, which says that the variable is no matrix, is returned as it is.
+    None, which says that the variable is no matrix, is returned as it is. Raises TypeError for
+    another form.
     """
     axes = list(value) if isinstance(value, (list, tuple)) else [value]
     if value is not None and not all(map(_is_integer, axes or [None])):

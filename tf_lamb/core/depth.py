@@ -48,7 +48,8 @@ def blocks_in_order(paths: Sequence[str]) -> list[list[str]]:
 def _blocks_of_stages(paths, stage_matches):
     """Returns the blocks of all stages, in order from the input.
 
-    A downsampling layer counts as a block, before the other blocks of its stage.
+    A downsampling layer counts as a block, before the other blocks of its stage. Raises ValueError
+    if there are several stacks of stages, or more downsampling layers than stages.
 
     Args:
         paths: The paths of the variables, without the model's name.

@@ -127,6 +127,9 @@ _MAX_DIFFERENCES = 5  # a message shows at most this many differences, and count
 def differences_text(texts_by_process: Mapping[str, Mapping[str, str]]) -> str:
     """Describes the settings in which processes differ from the first one; it shows at most five.
 
+    Of each setting it shows the value of the first process, and that of the first other process
+    that differs from it.
+
     Args:
         texts_by_process: Name of a process -> name of a setting -> its value as text.
 

@@ -14,7 +14,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
-from tf_lamb.core.rules.shared import debias, safe_ratio
+from tf_lamb.core.rules.shared import bias_divisor, safe_ratio
 
 
 class Averages(NamedTuple):
@@ -81,7 +81,7 @@ def next_averages(xp, averages, variance, signal, *, theta, mean_first=False, co
     if mean_first:
         rate = xp.maximum(1 / count, 1 - theta)
     else:
-        rate = (1 - theta) / debias(xp, theta, count)
+        rate = (1 - theta) / bias_divisor(xp, theta, count)
 
     def update(old, new):
         return xp.where(is_counted, old + rate * (new - old), old)

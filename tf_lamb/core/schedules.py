@@ -228,6 +228,7 @@ def _check_boundary(value):
     """Checks a step at which the rate changes, and returns it as an int or a float.
 
     The step may be a fraction, because it may be computed from a fractional `steps_per_epoch`.
+    Raises ValueError for anything else.
     """
     max_steps, is_number = checks.MAX_STEPS, isinstance(value, numbers.Real)
     if isinstance(value, bool) or not is_number or not abs(value) <= max_steps:

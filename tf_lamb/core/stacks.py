@@ -68,7 +68,8 @@ def _call_on_stack(xp, function, arrays_of_members, settings, shard):
     Args:
         xp: An array namespace such as NumPy.
         function: The function.
-        arrays_of_members: The arrays of each step. They are stacked for the call.
+        arrays_of_members: The arrays of each step. They are stacked for the call, unless there is
+            one step and no `shard`.
         settings: The keyword arguments of the function.
         shard: As in `run_batched`.
 

@@ -258,9 +258,10 @@ def _working_weight(xp, stored, widen, bitcast):
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
     """Applies a rule to a layer, as a generator that `stacks.run_batched` runs.
 
-    An array in the shape of its variable is brought into the layout in which the rule sees the
-    variable (`core/layouts.py`), and back afterwards. Any other array, such as a preconditioner of
-    SOAP, is passed to the rule, and returned, as it is.
+    The variables of a layer of several are joined to one vector (`_apply_joined`). For a layer of
+    one variable, an array in the shape of its variable is brought into the layout in which the rule
+    sees the variable (`core/layouts.py`), and back afterwards. Any other array, such as a
+    preconditioner of SOAP, is passed to the rule, and returned, as it is.
 
     Args:
         xp: An array namespace such as NumPy.

@@ -266,7 +266,7 @@ class _Search:
         key = ["epochs", sizes, self.steps_per_execution]
         measured = self.log.cached(key, lambda: self._measure_seconds(sizes))
         timed_sizes, seconds = zip(*measured["seconds"], strict=True)
-        step_time = costs.fit_time(timed_sizes, seconds, measured["update"])
+        step_time = costs.fit_step_time(timed_sizes, seconds, measured["update"])
         constant, coefficient = measured["evaluation"]
         epoch = costs.Epoch(
             self.split.examples,
@@ -308,7 +308,7 @@ class _Search:
                 )
                 if len(fitting) < 2:
                     raise ValueError(
-                        f"Of {sizes_text} examples in a call, this device holds {fitting[0]} "
+                        f"Of {sizes_text} examples in a call, this device holds {min(fitting)} "
                         "alone, and the seconds of a step have to be timed at two numbers: pass "
                         "step_seconds=, which maps two micro-batches to seconds."
                     )
@@ -552,7 +552,7 @@ def _user_machine(step_seconds):
             f"{{32: 0.01, 128: 0.012}}, but it is {step_seconds!r}."
         )
     sizes = [checks.integer("A micro-batch of step_seconds", size) for size in step_seconds]
-    return costs.Machine(costs.fit_time(sizes, [*step_seconds.values()]), max(sizes))
+    return costs.Machine(costs.fit_step_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
 def _check_device_counts(device_counts):

@@ -105,7 +105,9 @@ def check_optimizer(optimizer: Any) -> None:
         ValueError: for an optimizer whose learning rate cannot be set, such as AdaScale, and for a
             legacy optimizer of Keras.
     """
-    if isinstance(optimizer, type) or not hasattr(optimizer, "get_config"):
+    if isinstance(optimizer, type) or not (
+        hasattr(optimizer, "get_config") and hasattr(optimizer, "apply_gradients")
+    ):
         raise TypeError(
             f"{optimizer!r} is no optimizer: take the name of a class, such as 'LAMB', 'Muon' or "
             "'AdamW', or pass an optimizer."

@@ -150,29 +150,38 @@ class Examples:
     def validation_feed(self, host: Any) -> Feed | None:
         """Returns a `Feed`, which makes the validation data of `fit` in batches of any size.
 
-        The result is None if the user passed no `validation_data`, or endless ones.
+        The result is None if the user passed no `validation_data`, or ones that do not say how many
+        batches they have, such as endless ones.
 
         Args:
             host: The Keras of the model, Keras 3 or tf_keras.
+
+        Raises:
+            ValueError: if a batch of `validation_data` has arrays of different lengths.
         """
-        if self._validation_source is None:
+        source = self._validation_source
+        if source is None:
             return None
-        try:
-            is_arrays = isinstance(self._validation_source, Arrays)
-            count = self._validation_source.length if is_arrays else self._validation_source.count()
-            return make_feed(self._validation_source, count, host)
-        except ValueError:
+        if isinstance(source, Arrays):
+            return make_feed(source, source.length, host)
+        if source.batch_count is None:
             return None
+        return make_feed(source, source.count(), host)
 
     def not_finite_message(self) -> str:
         """Returns where the data have a NaN or infinite value, as text; "" if they have none.
 
-        Only the first such value is named. The data are read for one pass, and then the user's
-        `validation_data`.
+        Only the first such value is named. The data are read for one pass, and then the examples
+        that are held out of the user's `validation_data`.
         """
-        for name, reader in (("data", self.source), ("validation_data", self._validation_source)):
+        for name, reader, end in (
+            ("data", self.source, self._user_examples),
+            ("validation_data", self._validation_source, MAX_HELD_OUT),
+        ):
             if reader is None:
                 continue
+            if isinstance(reader, Arrays):
+                end = None  # all rows of arrays are read, whatever the length of an epoch
             position = 0
             for batch in reader.one_pass():
                 first_finding = first_not_finite(batch)
@@ -180,15 +189,15 @@ class Examples:
                     example, part, value = first_finding
                     return f"example {position + example:,} of {name} has {value} in {part}"
                 position += size_of(batch)
-                if self._user_examples and position >= self._user_examples:
+                if end and position >= end:
                     break
         return ""
 
     def checksum(self) -> str:
         """Returns the checksum of the data, in hexadecimal.
 
-        The checksum covers the held-out examples. It also covers the first training examples,
-        unless two passes over the data yield different ones, as for data that are shuffled or
+        The checksum covers the held-out examples. It also covers the first training batch for seed
+        0, unless two passes over the data yield different ones, as for data that are shuffled or
         augmented anew in each pass.
         """
         held_out_checksum = checksum(self.blocks)

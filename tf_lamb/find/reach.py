@@ -466,6 +466,10 @@ def _runs_at_batch(
             rate: The learning rate after the warmup.
             max_steps: The steps after which the run is given up.
             seed: The number of the order in which the data are read.
+
+        Raises:
+            ValueError: if the run was lost at no higher rate than one that has reached the target,
+                and the data are not finite.
         """
         if baseline_run is not None and (rate, seed) == (baseline_run.rate, 0):
             return baseline_run

@@ -37,7 +37,7 @@ OnTiming = Callable[[int], None]
 
 
 @dataclasses.dataclass
-class SizeEstimate:
+class StepEstimate:
     """Holds a first estimate of the seconds of a step at a micro-batch size.
 
     Attributes:
@@ -88,8 +88,10 @@ class EpochTiming:
 def sizes_to_time(base: int, largest: int) -> list[int]:
     """Returns the micro-batches to time: base/4, base, 4 base, and so on up to `largest`.
 
-    If the next size is above `largest`, twice the last size follows, if this is not. Without it, a
-    batch of that size would be split into two micro-batches, even if the device could hold it.
+    For a base below 4 there is no base/4. `base` is in the list even if it is above `largest`. If
+    the next size is above `largest`, twice the last size follows, if this is not. Without it, a
+    batch of that size would be split into two micro-batches, even if the device could hold it. If
+    the list would have one size only, `largest` follows, if it is larger.
 
     Args:
         base: The number of examples in the baseline's batch.
@@ -111,24 +113,27 @@ def sizes_that_fit(
     sizes: list[int],
     fewest_steps: int,
     on_timing: OnTiming = lambda timings: None,
-) -> tuple[dict[int, SizeEstimate], str]:
-    """Finds the micro-batch sizes that are worth timing.
+) -> tuple[dict[int, StepEstimate], str]:
+    """Finds the micro-batch sizes that are worth timing, and makes a first estimate of each.
 
-    Sizes are tried in ascending order. The last one is the largest that fits in memory, or the
-    first in which an example takes no less time than in the size before it.
+    Sizes are tried in ascending order, until one of three things happens: a size does not fit in
+    memory; an example takes no less time than in the size before it, which is asked from the third
+    size on; or there is no further size. If a size does not fit, half of it is tried, too, if that
+    is more than the largest size that fits.
 
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the input of `fit`.
         sizes: Micro-batch sizes to try, in ascending order.
         fewest_steps: The fewest steps of an epoch, which is the `steps_per_execution` of the model.
-        on_timing: A function that is called with 1 after each size, for a progress bar. Defaults to
-            a function that does nothing.
+        on_timing: A function that is called with 1 after each of `sizes` that fits, for a progress
+            bar. Defaults to a function that does nothing.
 
     Returns:
-        A dict from each size to its `SizeEstimate`, and a text on why there is no larger size.
+        A dict from each size that fits to its `StepEstimate`, and a text on why there is no larger
+        size.
     """
-    fitting: dict[int, SizeEstimate] = {}
+    fitting: dict[int, StepEstimate] = {}
     reason = ""
     for size in sizes:
         smaller = max(fitting, default=size)
@@ -157,7 +162,7 @@ def sizes_that_fit(
 
 
 def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
-    """Returns the `SizeEstimate` of a micro-batch, or None if it does not fit in memory.
+    """Times epochs at a micro-batch, and returns its `StepEstimate`, or None if it does not fit.
 
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
@@ -165,10 +170,10 @@ def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
         size: The number of examples in the micro-batch.
         fewest_steps: The fewest steps of an epoch.
         smaller_sizes: Smaller micro-batches that fit. If there are none, a lack of memory raises
-            the framework's error.
+            the framework's error. Every other error is raised in any case.
     """
     try:
-        return estimate_size(trials, feed, size, fewest_steps)
+        return first_estimate(trials, feed, size, fewest_steps)
     except Exception as error:
         if not smaller_sizes or not OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             raise
@@ -176,20 +181,22 @@ def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
         return None
 
 
-def estimate_size(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) -> SizeEstimate:
-    """Finds how many steps an epoch needs to last at least `MIN_EPOCH_SECONDS`.
+def first_estimate(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) -> StepEstimate:
+    """Makes a first estimate of the seconds of a step at a micro-batch size.
 
-    It never takes more steps than a whole epoch has.
+    It trains epochs of ever more steps, until one lasts `MIN_EPOCH_SECONDS` or is a whole epoch.
+    The epochs of the fewest steps show the seconds of compilation, and together with the last one
+    the seconds in which an epoch starts.
 
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the input of `fit`.
         size: The number of examples in a micro-batch.
-        fewest_steps: The fewest steps of an epoch. Longer epochs have a multiple of it. Defaults to
-            1.
+        fewest_steps: The fewest steps of an epoch. Longer epochs have a multiple of it, except that
+            none has more steps than a whole epoch of the data. Defaults to 1.
 
     Returns:
-        A `SizeEstimate` with the steps and the seconds of a step.
+        A `StepEstimate`.
     """
     trials.start_run()
     epoch_steps = feed.steps_per_epoch(size)
@@ -203,13 +210,13 @@ def estimate_size(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) 
         if epoch_seconds >= MIN_EPOCH_SECONDS or steps >= epoch_steps:
             short_epochs = [fewest_steps_seconds] if steps > fewest_steps else []
             start_seconds = _start_seconds([epoch_seconds], short_epochs, steps, fewest_steps)
-            return SizeEstimate(steps, epoch_seconds / steps, compile_seconds, start_seconds)
+            return StepEstimate(steps, epoch_seconds / steps, compile_seconds, start_seconds)
         factor = min(MAX_STEPS_GROWTH, 1.2 * MIN_EPOCH_SECONDS / epoch_seconds)
         steps = min(epoch_steps, fewest_steps * math.ceil(factor * steps / fewest_steps))
 
 
 def time_in_turn(
-    trials: Trials, feed: Feed, sizes: dict[int, SizeEstimate], fewest_steps: int = 1,
+    trials: Trials, feed: Feed, sizes: dict[int, StepEstimate], fewest_steps: int = 1,
     on_timing: OnTiming = lambda timings: None,
 ) -> EpochTiming:  # fmt: skip
     """Times all micro-batch sizes in turn, in `ROUNDS` rounds.
@@ -221,13 +228,16 @@ def time_in_turn(
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the input of `fit`.
-        sizes: A dict from each micro-batch size to its `SizeEstimate`.
+        sizes: A dict from each micro-batch size to its `StepEstimate`.
         fewest_steps: The fewest steps of an epoch. Defaults to 1.
         on_timing: A function that is called with 1 after each size in each round, for a progress
             bar. Defaults to a function that does nothing.
 
     Returns:
-        An `EpochTiming` of the medians over the rounds.
+        An `EpochTiming`. Its seconds of a step come from the medians over the rounds. Its
+        `start_seconds` are the median over the sizes, each from its median epochs. Its
+        `compile_seconds` are not timed here: they are the median of those in `sizes` that are not
+        far below the first.
     """
     long_epochs: dict[int, list[float]] = {size: [] for size in sizes}
     short_epochs: dict[int, list[float]] = {size: [] for size in sizes}
@@ -284,6 +294,8 @@ def time_in_turn(
 def _start_seconds(long_epochs, short_epochs, long_steps, short_steps):
     """Returns the seconds that an epoch takes besides its steps, from epochs of two lengths.
 
+    The median epoch of each length is taken.
+
     Args:
         long_epochs: Seconds of epochs of `long_steps` steps.
         short_epochs: Seconds of epochs of `short_steps` steps; if there are none, the result is
@@ -302,9 +314,10 @@ def _start_seconds(long_epochs, short_epochs, long_steps, short_steps):
 def micro_batch_seconds_in_update(
     trials: Trials, feed: Feed, size: int, on_timing: OnTiming = lambda timings: None
 ) -> float:
-    """Returns the mean seconds of a micro-batch, over the micro-batches of an update.
+    """Times epochs, and returns the mean seconds of a micro-batch over those of an update.
 
-    If a pipeline makes the input, one batch is repeated, so that no micro-batch waits for input.
+    The mean includes a share of the seconds of the update itself. If a pipeline makes the input,
+    one batch is repeated, so that no micro-batch waits for input.
 
     Args:
         trials: The `Trials`, with `trials.calls` micro-batches in an update.
@@ -313,7 +326,7 @@ def micro_batch_seconds_in_update(
         on_timing: A function that is called with 1 after each round, for a progress bar. Defaults
             to a function that does nothing.
     """
-    estimate = estimate_size(trials, feed, size, trials.calls)
+    estimate = first_estimate(trials, feed, size, trials.calls)
     timing = time_in_turn(trials, feed, {size: estimate}, trials.calls, on_timing)
     return (timing.step_seconds_without_input or timing.step_seconds)[size]
 
@@ -321,11 +334,14 @@ def micro_batch_seconds_in_update(
 def time_evaluation(
     trials: Trials, feed: Feed, validation_feed: Feed, size: int, fewest_steps: int = 1
 ) -> tuple[float, float]:
-    """Times the evaluation at the end of an epoch of `fit`, and its compilation.
+    """Estimates the seconds of the evaluation at the end of an epoch of `fit`, and to compile it.
 
-    The seconds of an evaluation are the difference between an epoch of the fewest steps with an
-    evaluation and one without. They include what `fit` does at the start of each evaluation, but
-    not what it does only once for all evaluations.
+    Evaluations of one step and of ever more steps are timed, until one takes `MIN_EPOCH_SECONDS`
+    longer than one step, or is whole. The seconds of a whole evaluation are those of one step, and
+    for each further step the slope between the first and the last of these evaluations. The seconds
+    of each are the difference between an epoch of the fewest training steps with this evaluation
+    and one without. They include what `fit` does at the start of each evaluation, but not what it
+    does only once for all evaluations.
 
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
@@ -335,7 +351,7 @@ def time_evaluation(
         fewest_steps: The fewest steps of an epoch. Defaults to 1.
 
     Returns:
-        The pair (seconds of an evaluation, seconds of its compilation).
+        The pair (seconds of a whole evaluation, seconds of its compilation).
     """
     trials.start_run()
     fit_steps = min(fewest_steps, feed.steps_per_epoch(size))

@@ -38,7 +38,8 @@ class Trials:
     """Makes many training runs of a model, each from the weights that the model has at first.
 
     It is a context manager. On exit, even after an error, it restores the model's weights, running
-    averages, seeds and metrics. It also puts back the optimizer of `compile`, which no run uses.
+    averages, seeds and metrics, the compiled functions, and the random state of Python and NumPy.
+    It also puts back the optimizer of `compile`, which no run uses.
 
     Args:
         model: A compiled model.
@@ -120,6 +121,9 @@ class Trials:
 
     def use_optimizer(self, name: str, make_optimizer: Callable[[], Any]) -> None:
         """Trains with another optimizer from now on.
+
+        One that raises for gradients that are not finite is made anew with another `on_nonfinite`.
+        The optimizer is wrapped in a `LossScaleOptimizer` if that of `compile` is.
 
         Args:
             name: A name for the optimizer. If it was used before, the optimizer that was made then
@@ -238,7 +242,8 @@ class Trials:
     def evaluate(self) -> tuple[float, ...]:
         """Returns the loss on each block of the held-out examples; () if a loss is not finite.
 
-        If the model has batch normalization, its running averages are estimated first.
+        If the model has batch normalization and an optimizer is being tried, its running averages
+        are estimated first, and stay in the model.
         """
         if self._averages and self._initial_slots.variables:
             self._estimate_averages()
@@ -268,6 +273,8 @@ class Trials:
     @contextlib.contextmanager
     def _side_run(self, order):
         """Reads batches in another order within the context, and restores all variables at its end.
+
+        After an error in the context it restores nothing, because `Trials` does so on exit.
 
         Args:
             order: A number that is added to the seed of the order of the data.
@@ -425,7 +432,10 @@ class Trials:
         return list({identity_of(variable): variable for variable in variables}.values())
 
     def _loss_on_batch(self, method, batch):
-        """Returns the loss of one batch.
+        """Calls a method of the model on one batch, and returns the loss.
+
+        Resets the metrics of the model first. Raises ValueError if a step of the user's own takes
+        another number of parts.
 
         Args:
             method: The model's `train_on_batch` or `test_on_batch`.

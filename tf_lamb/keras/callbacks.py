@@ -75,7 +75,10 @@ class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
         return summaries.Writer
 
     def _make_writer(self, directory, optimizer):
-        """Returns a writer of TensorBoard's files; TensorFlow, which writes them, uses no GPU."""
+        """Returns a writer of TensorBoard's files, which TensorFlow writes.
+
+        On JAX and torch, it first hides the GPUs from TensorFlow, if that is not initialized yet.
+        """
         if keras.backend.backend() != "tensorflow":
             import tensorflow as tf
 

@@ -9,7 +9,7 @@ from keras import ops
 from tf_lamb.api import batch_norm
 
 
-class Normalization(keras.layers.BatchNormalization):
+class BatchNormalizationAdapter(keras.layers.BatchNormalization):
     """Adds to Keras 3's `BatchNormalization` the members that `tf_lamb.api.batch_norm` calls."""
 
     _xp = ops
@@ -32,4 +32,4 @@ class Normalization(keras.layers.BatchNormalization):
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(batch_norm.GhostBatchNormalization, Normalization): ...
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, BatchNormalizationAdapter): ...

@@ -155,7 +155,7 @@ class MeasuringOptimizer(BaseOptimizer):
         self._apply_deferred_weights()
 
     def _add_variable(self, name, shape, dtype, initializer, is_per_replica):
-        """Adds a variable in which the noise of gradients is measured.
+        """Adds a variable in which the noise of gradients is measured, and returns it.
 
         Args:
             name: The name of the variable.

@@ -91,7 +91,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         self._apply_deferred_weights()
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
-        """Adds a variable as Keras does, but in float32 if the dtype is in half precision.
+        """Adds and returns a variable as Keras does, but in float32 for a dtype in half precision.
 
         Args:
             shape: The shape of the variable.
@@ -104,7 +104,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
-        """Adds a variable like another one, as Keras does, but at least in float32.
+        """Adds and returns a variable like another one, as Keras does, but at least in float32.
 
         On TensorFlow, each replica has its own copy of an accumulator of gradients.
 
@@ -124,7 +124,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable to the optimizer, on the devices of another variable.
+        """Adds a variable to the optimizer, on the devices of another variable, and returns it.
 
         Args:
             variable: The other variable. `sharding.layout_and_shape` decides how the new one is

@@ -26,11 +26,11 @@ def register() -> None:
         ModuleNotFoundError: if Model Garden is not installed.
     """
     require()
-    from tf_lamb.model_garden.experiments import optimizers, schedules
+    from tf_lamb.model_garden.experiments import optimizers, schedule_configs
     from tf_lamb.model_garden.running import runner
 
     optimizers.register_optimizers()
-    schedules.register_schedules()
+    schedule_configs.register_schedules()
     runner.register_trainer()
     from tf_lamb.model_garden.experiments import named  # noqa: F401  (registers, with their tasks)
 

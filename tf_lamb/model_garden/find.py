@@ -43,7 +43,7 @@ _OF_TRAINING = ("mode", "model_dir", "seed", "tpu", "tf_data_service")
 
 def define_flags() -> None:
     """Defines the flags of `train` that describe an experiment, and those of this command."""
-    train.define_flags(refused=("global_batch_size", "recipe", *_OF_TRAINING))
+    train.define_flags(unlisted=("global_batch_size", "recipe", *_OF_TRAINING))
     flags.DEFINE_list("runs", [], "BATCH:STEPS of runs to the same loss, at two batches or more.")
     flags.DEFINE_float("noise_scale", None, "The gradient noise scale, in examples.")
     flags.DEFINE_list("step_seconds", [], "MICRO_BATCH:SECONDS of steps on one device.")
@@ -139,7 +139,7 @@ def _seconds(args) -> tuple[costs.StepTime, int]:
         )
     with named("--step_seconds"):
         sizes, seconds = zip(*pairs, strict=True)
-        return costs.fit_time(sizes, seconds), max(sizes)
+        return costs.fit_step_time(sizes, seconds), max(sizes)
 
 
 def ask(params, args) -> costs.Answer:
@@ -158,11 +158,11 @@ def ask(params, args) -> costs.Answer:
     """
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments import schedules
+    from tf_lamb.model_garden.experiments import schedule_configs
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
     rate = params.trainer.optimizer_config.learning_rate.type
-    if schedules.is_steered(rate):
+    if schedule_configs.is_steered(rate):
         raise UserError(
             f"trainer.optimizer_config.learning_rate.type={rate} finds its rate in training, and "
             "no rule scales that to another batch. Write another type with the rate that a run of "

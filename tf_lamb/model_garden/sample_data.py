@@ -76,13 +76,13 @@ def write(
         "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
         "seed": seed, "validation_fraction": validation_fraction,
     }  # fmt: skip
-    if facts := samples.found(output_dir, FILES, settings):
+    if facts := samples.find_same_data(output_dir, FILES, settings):
         return facts
 
     parts = train_validation_split(sources, validation_fraction)
     vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
     facts = {**settings, "sources": list(sources), "vocab_size": len(vocab)}
-    with samples.filled(output_dir, FILES, facts) as folder:
+    with samples.fill_folder(output_dir, FILES, facts) as folder:
         (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
             facts[f"{part}_examples"], mask_counts = _write_part(folder, part, documents, settings)
@@ -143,7 +143,10 @@ def _write_part(partial, part, documents, settings):
 
 
 def _read_text(path, what):
-    """Returns the UTF-8 text of a file; an error begins with `what`, such as "vocab_file"."""
+    """Returns the UTF-8 text of a file; raises FileNotFoundError, or ValueError for other text.
+
+    Each of these errors begins with `what`, such as "vocab_file".
+    """
     try:
         return pathlib.Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:

@@ -35,7 +35,7 @@ def write(output_dir):
     room = "tf_lamb.model_garden.sample_pictures"
     messages.require_installed(room, "tensorflow", "tqdm", "sklearn", extra="model-garden")
     settings = {"size": SIZE, **SPLIT}
-    if facts := samples.found(output_dir, FILES, settings):
+    if facts := samples.find_same_data(output_dir, FILES, settings):
         return facts
     from sklearn import datasets, model_selection
 
@@ -53,7 +53,7 @@ def write(output_dir):
         "validation_commonest_class": str(label),
         "validation_commonest_class_share": count / len(labels),
     }  # fmt: skip
-    with samples.filled(output_dir, FILES, facts) as folder:
+    with samples.fill_folder(output_dir, FILES, facts) as folder:
         _write_part(folder, "train", train, train_labels)
         _write_part(folder, "validation", validation, labels)
     return facts

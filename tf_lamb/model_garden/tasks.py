@@ -142,7 +142,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
     def initialize(self, model):
         """Restores every weight of the model from `task.init_checkpoint`.
 
-        If it is not set, or was not saved by a Model Garden trainer, calls the base class.
+        If it is not set, or was not saved by a Model Garden trainer, calls the base class. Logs a
+        warning if the checkpoint has variables that the model lacks.
 
         Args:
             model: The model.

@@ -52,11 +52,12 @@ _LISTED = (
 )  # fmt: skip
 
 
-def define_flags(refused: Container[str] = ()) -> None:
+def define_flags(unlisted: Container[str] = ()) -> None:
     """Defines the flags of Model Garden and of this package, without marking any as required.
 
     Args:
-        refused: Flags that the command refuses, and that `--help` does not list. Defaults to none.
+        unlisted: Flags that `--help` does not list, because the command refuses them elsewhere.
+            They are defined all the same. Defaults to none.
     """
     from official.common import flags as model_garden_flags
 
@@ -88,7 +89,7 @@ def define_flags(refused: Container[str] = ()) -> None:
         lower_bound=1,
     )
     for name in _LISTED:
-        if name in refused:
+        if name in unlisted:
             continue
         # --help lists the flags that the command's own module defined, or that are registered for
         # it as key flags.
@@ -98,7 +99,8 @@ def define_flags(refused: Container[str] = ()) -> None:
 def read(args, replicas: int | None = None):
     """Checks the flags, and returns the experiment that they describe.
 
-    Prints how `--global_batch_size` and `--per_replica_batch_size` change its settings.
+    Registers this package's experiments, and runs the modules that the Gin flags import. Prints how
+    `--global_batch_size` and `--per_replica_batch_size` change its settings.
 
     Args:
         args: The flags.

@@ -59,8 +59,9 @@ from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
 # The settings that determine what a stage starts from: the checkpoint, whether its optimizer is
-# restored, and the optimizer's step. `prepare` sets them for all stages but the first, so that each
-# starts where the previous stage ended.
+# restored, and the optimizer's step. `prepare` sets the first of them for all stages but the first,
+# so that each starts where the previous stage ended. It sets the other two only if the moments are
+# kept.
 _BEGINS = (
     "task.init_checkpoint",
     "task.init_optimizer",
@@ -101,7 +102,7 @@ class Stage:
     settings: dict = dataclasses.field(default_factory=dict)
 
     def __contains__(self, flag):
-        # Model Garden's parser of experiments tests `name in flags`.
+        """Returns whether the stage has a flag; Model Garden's parser tests `name in flags`."""
         return hasattr(self, flag)
 
 
@@ -139,7 +140,7 @@ def _batches(args) -> list[int | None]:
     return list(batches)
 
 
-def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
+def split_by_batch_growth(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     """Splits one experiment into stages with growing batch sizes, as `--largest_batch` asks.
 
     Args:
@@ -185,11 +186,12 @@ def _split(override: dict) -> tuple[dict, dict]:
 
 
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> list[dict]:
-    """Returns the parts of the settings that override the experiment of stage i, counted from 0.
+    """Returns the layers of settings of stage i, counted from 0, the weakest first.
 
-    In `override`, the content of `--params_override`, the settings under `stage_N` win over
-    `settings`, and `settings` win over the settings for all stages; the parts are in the other
-    order. Raises `UserError` if there is no stage N, or if the value of a `stage_N` is not a dict.
+    These are the settings for all stages in `override`, the content of `--params_override`; then
+    `settings`; then the settings under `stage_N` in `override`. A later stage does not get the
+    settings for all stages that say what training starts from. Raises `UserError` if there is no
+    stage N, or if the value of a `stage_N` is not a dict.
     """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
@@ -322,7 +324,7 @@ def _train(args, console) -> bool:
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     if args.largest_batch:
-        stages, text = grown(stages[0], args.largest_batch)
+        stages, text = split_by_batch_growth(stages[0], args.largest_batch)
         if not checkpoints.is_begun(stages[0].model_dir):
             print(text, flush=True)
     all_params = prepare(stages, keep_moments, args.mode, args.seed)
@@ -355,7 +357,7 @@ def _run(_) -> None:
 def main() -> None:
     """Defines the flags and runs the command."""
     begin("train_stages")
-    train.define_flags(refused=("experiment", "config_file"))
+    train.define_flags(unlisted=("experiment", "config_file"))
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
     flags.DEFINE_enum(
         "moments", None, ["reset", "keep"], "Whether the moments are reset or kept between stages."

@@ -55,13 +55,27 @@ def read(path, paths, with_weights) -> Source:
 
 
 def optimizer_config(path):
-    """Returns the serialized optimizer in an HDF5 file; raises ValueError if there is none."""
-    with _open_hdf5(os.fspath(path)) as file:
+    """Returns the serialized optimizer in an HDF5 file.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        FileNotFoundError: If there is no file at the path.
+        ValueError: If the file cannot be read, or holds no optimizer.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no HDF5 file at {path!r}.")
+    with _open_hdf5(path) as file:
         return _optimizer_config(file, path)
 
 
 def _no_slots_error(origin, reason):
-    """Returns the error for a file without slots; `reason` ends its first sentence."""
+    """Returns the error for a file with no optimizer state to migrate.
+
+    `reason` ends its first sentence.
+    """
     return ValueError(
         f"{origin} holds no slots of an optimizer: {reason} Save "
         "tf.train.Checkpoint(model=model, optimizer=optimizer), or the compiled model as .h5, "

@@ -1,4 +1,4 @@
-"""The array functions that update rules call on TensorFlow, with NumPy's names.
+"""The array functions that update rules call on TensorFlow, with NumPy's names if it has them.
 
 Some functions use other operations on a TPU than on a CPU, because other operations are fast there.
 """
@@ -30,7 +30,10 @@ def has_accelerator():
 
 @contextlib.contextmanager
 def tracing_for_tpu():
-    """Lets a `with` block trace steps as for a TPU, on a machine that has none, to test them."""
+    """Lets a `with` block trace steps as for a TPU, on a machine that has none.
+
+    It is for steps that are compiled for a TPU but not run, and not only for tests.
+    """
     global _tracing_for_tpu
     previous, _tracing_for_tpu = _tracing_for_tpu, True
     try:
@@ -50,6 +53,7 @@ clip = tf.clip_by_value
 cond = tf.cond
 convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
+einsum = tf.einsum
 equal = tf.equal
 exp = tf.exp
 expand_dims = tf.expand_dims
@@ -57,22 +61,33 @@ expm1 = tf.math.expm1
 eye = tf.eye
 floor = tf.floor
 isfinite = tf.math.is_finite
+log = tf.math.log
+log1p = tf.math.log1p
 logical_and = tf.logical_and
 logical_not = tf.logical_not
+matmul = tf.matmul
 max = tf.reduce_max
 maximum = tf.maximum
 mean = tf.reduce_mean
+min = tf.reduce_min
 minimum = tf.minimum
 ones_like = tf.ones_like
+power = tf.pow
+prod = tf.reduce_prod
 reshape = tf.reshape
 right_shift = tf.bitwise.right_shift
 sign = tf.sign
+sin = tf.sin
+sort = tf.sort
 sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
+std = tf.math.reduce_std
 stop_gradient = tf.stop_gradient
 take = tf.gather
+tanh = tf.tanh
 transpose = tf.transpose
+var = tf.math.reduce_variance
 zeros = tf.zeros
 zeros_like = tf.zeros_like
 
@@ -83,9 +98,10 @@ _SUM_SPLITS = 8  # the number of parts into which `sum` splits the rows of an ar
 def sum(x, axis=None, keepdims=False):
     """Sums as NumPy does.
 
-    A large array is first split by its rows into eight parts, which are added elementwise; then the
-    elements of the result are summed. This is faster, because XLA's CPU compiler writes a computed
-    array to memory before it sums the elements, but not before it adds the array to another one.
+    A large array that is summed over all axes for a CPU or GPU is first split by its rows into
+    eight parts, which are added elementwise; then the elements of the result are summed. This is
+    faster, because XLA's CPU compiler writes a computed array to memory before it sums the
+    elements, but not before it adds the array to another one.
 
     Args:
         x: The array.
@@ -121,6 +137,16 @@ def concatenate(arrays):
 def shape(x):
     """Returns the length of each axis: an int where it is known, else a scalar tensor."""
     return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
+
+
+def ndim(x):
+    """Returns the number of axes."""
+    return x.shape.rank
+
+
+def size(x):
+    """Returns the number of elements."""
+    return math.prod(x.shape)
 
 
 def true_divide(x, y):
@@ -181,3 +207,9 @@ linalg = types.SimpleNamespace(
     eigh=tf.linalg.eigh, qr=tf.linalg.qr, cholesky=_cholesky,
     solve_triangular=tf.linalg.triangular_solve,
 )  # fmt: skip
+
+
+def __getattr__(name):
+    """Raises AttributeError for a function that is not here, with the names of those that are."""
+    here = sorted(name for name, value in globals().items() if name[0] != "_" and callable(value))
+    raise AttributeError(f"xp has no {name!r} on TensorFlow, which has {', '.join(here)}.")

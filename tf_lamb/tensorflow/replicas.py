@@ -124,7 +124,9 @@ def accumulate(strategy, accumulators, gradients, is_update):
     def in_cross_replica_context(strategy, totals):
         def sum_accumulators():
             context = tf.distribute.get_replica_context()
-            if context:  # only in a step that XLA compiles as a whole, for GPUs
+            # If XLA compiles the whole step for GPUs, TensorFlow calls this function on each
+            # replica, without a merge call. Only then is there a replica context.
+            if context:
                 sums = context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
             else:
                 pairs = list(zip(totals, accumulators, strict=True))

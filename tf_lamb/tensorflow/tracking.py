@@ -49,7 +49,8 @@ def _restoration(optimizer):
 def checkpoint_children(optimizer, keras_children):
     """Returns the edges of an optimizer in a checkpoint: name -> object.
 
-    Each variable has its own edge, with the name of the variable.
+    Each variable has its own edge, with the name of the variable. If the optimizer is built, what
+    was read from an earlier checkpoint is forgotten.
 
     Args:
         optimizer: An optimizer of this package.
@@ -77,6 +78,8 @@ def checkpoint_children(optimizer, keras_children):
 
 def look_up(optimizer, name, look_up_as_keras):
     """Returns the object at an edge of the checkpoint that is being restored.
+
+    If the edge is that of the layout, it also records the layout, by which later calls find slots.
 
     Args:
         optimizer: An optimizer of this package.

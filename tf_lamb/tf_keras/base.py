@@ -20,7 +20,7 @@ class BaseOptimizer(tf_keras.optimizers.Optimizer):
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
     ):
-        """Adds a variable with the shape, dtype and devices of another one, as tf_keras does.
+        """Adds a variable with the shape, dtype and devices of another one, and returns it.
 
         Unlike tf_keras's, the new variable is float32 if the other one is in half precision.
 
@@ -40,7 +40,10 @@ class BaseOptimizer(tf_keras.optimizers.Optimizer):
         return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
 
     def _add_with_value(self, variable, name, value):
-        """Adds a variable with the value and dtype of an array, on the devices of another one."""
+        """Adds and returns a variable with the value and dtype of an array.
+
+        It is on the devices of `variable`, another one.
+        """
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
         with replicas.colocated_with(tf.distribute.get_strategy(), variable, value.dtype):

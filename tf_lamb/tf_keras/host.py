@@ -48,9 +48,10 @@ def is_in_loss_scale(optimizer) -> bool:
 
 
 def with_missing_gradients(optimizer, pairs):
-    """Adds to the pairs of a step a pair (None, variable) for each variable without a gradient.
+    """Restores the pairs (None, variable) that a `LossScaleOptimizer` left out of a step.
 
-    `LossScaleOptimizer` leaves these pairs out, but has called `build` with all variables.
+    They are those of the variables without a gradient. The wrapper has called `build` with all
+    variables. Without the wrapper, the pairs stay as they are.
 
     Args:
         optimizer: The optimizer.
@@ -118,7 +119,11 @@ class CallableSchedule(Schedule):  # type: ignore[valid-type, misc]
 
 
 def in_strategy(build):
-    """Wraps `build`, to run it in the scope of the strategy under which the optimizer was made."""
+    """Wraps `build`, to run it in the scope of the strategy under which the optimizer was made.
+
+    The first build also checks the variables; it raises ValueError if they were made under another
+    strategy.
+    """
 
     @functools.wraps(build)
     def method(optimizer, var_list):

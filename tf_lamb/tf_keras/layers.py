@@ -10,7 +10,7 @@ from tf_lamb.api import batch_norm
 from tf_lamb.tensorflow import namespace
 
 
-class Normalization(tf_keras.layers.BatchNormalization):
+class BatchNormalizationAdapter(tf_keras.layers.BatchNormalization):
     """Adds to tf_keras's layer the methods that `tf_lamb.api.batch_norm` calls on a layer."""
 
     _xp = namespace
@@ -55,5 +55,5 @@ def with_static_training(layer_class):
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(batch_norm.GhostBatchNormalization, Normalization):
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, BatchNormalizationAdapter):
     call = with_static_training(batch_norm.GhostBatchNormalization)

@@ -146,7 +146,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             self.inner_optimizer._take_loss_scale(scale)
 
     def _add_variable(self, name, shape, dtype, initializer, is_per_replica):
-        """Adds a variable of the measurements.
+        """Adds a variable of the measurements, and returns it.
 
         Args:
             name: The name of the variable.

@@ -18,10 +18,10 @@ interim = tf.__internal__.distribute.interim
 
 
 def aggregates_as_tf_keras(optimizer):
-    """Returns whether `LayerwiseOptimizer.aggregate_gradients` sums the gradients over replicas.
+    """Returns whether neither `aggregate_gradients` nor `apply_gradients` was replaced.
 
-    It does not if a subclass or a user has replaced this method, or if a user has replaced
-    `apply_gradients` of the object.
+    Only then is it `LayerwiseOptimizer.aggregate_gradients` that sums the gradients over replicas.
+    A subclass or a user may have replaced this method, or a user `apply_gradients` of the object.
     """
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
     is_inherited = method is LayerwiseOptimizer.aggregate_gradients
@@ -227,10 +227,10 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     _trackable_children = host.trackable_children
     _lookup_dependency = host.lookup_dependency
 
-    # -- members that behave differently from tf_keras's -------------------------------------------
+    # -- further members that behave differently from tf_keras's -----------------------------------
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable on the devices of another one.
+        """Adds a variable on the devices of another one, and returns it.
 
         Args:
             variable: The other variable.

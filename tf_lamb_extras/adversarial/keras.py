@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
-from tf_lamb.keras.layers import Normalization
+from tf_lamb.keras.layers import BatchNormalizationAdapter
 from tf_lamb_extras.adversarial import normalization
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
+class SplitBatchNormalization(normalization.SplitBatchNormalization, BatchNormalizationAdapter):
     def _add_weight_like(self, main, name):
         """Adds a weight with the value and the settings of an existing one.
 

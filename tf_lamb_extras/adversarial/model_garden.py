@@ -167,6 +167,8 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
     def train_step(self, inputs, model, optimizer, metrics=None):
         """Trains on the batch and its adversarial examples; see base class.
 
+        With tau above 0, it also stores the weights before the step, for later attacks.
+
         Args:
             inputs: The pair (images, labels). The images are normalized, and have the shape (batch,
                 height, width, channels).

@@ -103,7 +103,8 @@ class AdversarialStep(keras.Model):
     def _double(self, data):
         """Returns a batch of twice the size: the images in `data`, then their adversarial images.
 
-        It also copies the current parameters, for the attacks of later steps.
+        It also copies the current parameters, for the attacks of later steps, counts the step, and
+        advances the state of the random generator.
         """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         checks.check_image("the data", x)

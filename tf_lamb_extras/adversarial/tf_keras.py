@@ -3,12 +3,12 @@
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.tf_keras.layers import Normalization, with_static_training
+from tf_lamb.tf_keras.layers import BatchNormalizationAdapter, with_static_training
 from tf_lamb_extras.adversarial import normalization
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
+class SplitBatchNormalization(normalization.SplitBatchNormalization, BatchNormalizationAdapter):
     call = with_static_training(normalization.SplitBatchNormalization)
 
     def _add_weight_like(self, main, name):

@@ -40,9 +40,10 @@ class AutoWarmup(Callback):
     this mean, and F is the mean loss of the first epoch.
 
     If the last epoch of the longest warmup is the lowest, the decay starts there, from its rate.
-    The callback sets the learning rate before every step, so give the optimizer any number as its
-    learning rate. The callback warns if another callback sets the rate, too. A wide range from min
-    to max costs little, because the rate grows by the same factor at every step.
+    The callback sets the learning rate before every step, or before every call if the model is
+    compiled with `steps_per_execution`, so give the optimizer any number as its learning rate. The
+    callback warns if another callback sets the rate, too. A wide range from min to max costs
+    little, because the rate grows by the same factor at every step.
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
     one copy of the weights and the optimizer's state in the memory of the CPU, and restores both.
@@ -161,6 +162,9 @@ class AutoWarmup(Callback):
     def on_epoch_begin(self, epoch, logs=None):
         """Starts the warmup in the first epoch, or resumes if `fit` begins at a later epoch.
 
+        While the learning rate rises, it also keeps the model in `MODELS_WITH_RISING_RATE`, so that
+        `StopOnDivergence` does not check it.
+
         Args:
             epoch: The number of the epoch, from 0.
             logs: Ignored. Defaults to None.
@@ -233,7 +237,10 @@ class AutoWarmup(Callback):
         self._means.append((steps_done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Decides whether the warmup ends or the peak is halved, and saves the state to the file.
+        """Records the losses, and decides whether the warmup ends or the peak is halved.
+
+        It also keeps a copy of the weights if this epoch is the lowest, restores that copy if the
+        decision asks for it, saves the state to the file, and prints the decision if `verbose`.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -289,18 +296,18 @@ class AutoWarmup(Callback):
                 f"{self.warmup.peak_at():.2g}."
             )
             return ""
-        for variable, array in zip(self._trained(), arrays, strict=True):
+        for variable, array in zip(self._all_variables(), arrays, strict=True):
             variable.assign(array.copy())  # a later call may need the stored array again
         self._set = None
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
-    def _trained(self):
-        """Returns the variables of the model and of the optimizer, which training changes."""
+    def _all_variables(self):
+        """Returns all variables of the model and of the optimizer, also those of frozen layers."""
         return [*self.model.weights, *variables_of(self.model.optimizer)]
 
     def _copies(self):
         """Returns copies of the model's and the optimizer's variables, as NumPy arrays."""
-        return [variable.numpy().copy() for variable in self._trained()]
+        return [variable.numpy().copy() for variable in self._all_variables()]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws the loss, the Gaussian process, the switch and the learning rate.
@@ -321,6 +328,7 @@ class AutoWarmup(Callback):
         """Returns the state of the epochs before this one, from this object or from the state file.
 
         The state is the dict that `AutoWUState.state` returns, and the number of "steps" so far.
+        Warns if the state ends before this epoch.
 
         Raises:
             ValueError: If there is no state, or if it is of a training with another number of
@@ -379,7 +387,8 @@ def _of_steps(means):
 class Kept:
     """Stores a copy of the variables of a model and its optimizer from one step, as NumPy arrays.
 
-    There is one copy at a time: that of a later step replaces it.
+    In memory there is one copy, which that of a later step replaces. A file stays until `drop`, so
+    that the state file always has the copy that it needs, also if the process is killed.
 
     Args:
         state_file: The callback's state file. The arrays are also written to a file beside it,

@@ -29,7 +29,7 @@ from tf_lamb.core import checks
 from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments import schedules
+from tf_lamb.model_garden.experiments import schedule_configs
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
 from tf_lamb_extras.automatic_warmup import gaussian_process
@@ -40,7 +40,7 @@ KEY = "tf_lamb_auto_warmup"  # the type of the learning rate in a config
 _CONFIG = "trainer.optimizer_config"
 
 
-class Schedule(schedules.Steered):
+class Schedule(schedule_configs.Steered):
     """Computes the learning rate of AutoWU from two variables, the begin and the peak of its decay.
 
     The action of the trainer sets the variables between two loops of steps.
@@ -129,7 +129,7 @@ class AutoWarmup:
     def __init__(self, optimizer, model_dir, writes: bool = True):
         self._optimizer, self._schedule = (
             optimizer,
-            cast(Schedule, schedules.steered_rate(optimizer)),
+            cast(Schedule, schedule_configs.steered_rate(optimizer)),
         )
         self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
@@ -164,7 +164,7 @@ class AutoWarmup:
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 self.warmup.restore(json.load(file), self._step)
-        except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
+        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"the run goes on at step {self._step:,}, but {self._path}, which keeps the losses "
                 f"before it, cannot be read: {error!r}. Bring back a copy, or begin in a new folder"
@@ -172,6 +172,9 @@ class AutoWarmup:
 
     def __call__(self, output):
         """Records the mean loss of a loop, and every `decide_every` steps decides on the decay.
+
+        It also writes the state file, if `writes`. Once the decay has begun, it does nothing. If an
+        earlier checkpoint was restored, it drops what was recorded after it.
 
         Args:
             output: The trainer's output, a dict with "training_loss".
@@ -204,7 +207,10 @@ class AutoWarmup:
             checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
-        """Draws the warmup to the file `auto_warmup.png`; returns a sentence on how it ended."""
+        """Returns a sentence on how the warmup ended; draws it to the file `auto_warmup.png`.
+
+        Only the process that writes the state draws, and only if there are losses.
+        """
         if self._writes and self.warmup.points:
             loss_axes, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
@@ -212,4 +218,6 @@ class AutoWarmup:
         return str(self.warmup)
 
 
-seams.add_learning_rates({KEY: Schedule}, {KEY: schedules.settings_of(Settings, decide_every=None)})
+seams.add_learning_rates(
+    {KEY: Schedule}, {KEY: schedule_configs.settings_of(Settings, decide_every=None)}
+)

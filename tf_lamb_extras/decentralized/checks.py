@@ -1,6 +1,6 @@
 """Checks the arguments of decentralized training before its first step.
 
-Each error says in one sentence what is wrong, and in another what to do.
+Each error says what is wrong, and then what to do.
 """
 
 import keras

@@ -15,7 +15,7 @@ change workers that are equal. Its columns sum to 1, so that mixing does not cha
 workers. In this list of the topologies, each line has a weight w_ij, and the workers j that have
 this weight in the mean of worker i:
 
-    ring                    1/3: itself and both neighbours
+    ring                    1/3: itself and both neighbours; 1/2 if there are two workers
     one_sided_ring          1/2: itself and the next worker
     exponential             equal: itself and the workers i + 1, i + 2, i + 4, ...
     symmetric_exponential   equal: itself and the workers i + 1, i - 1, i + 4, i - 4, i + 16, ...
@@ -203,13 +203,14 @@ def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
             names = ", ".join(map(repr, TOPOLOGIES))
             raise ValueError(f"topology must be one of {names}, or a matrix, not {topology!r}.")
         return TOPOLOGIES[topology](workers)
-    return (_given(topology, workers),)
+    return (_parse_matrix(topology, workers),)
 
 
-def _given(topology, workers):
+def _parse_matrix(topology, workers):
     """Checks a user's topology, a matrix of mixing weights, and returns it as a tuple of rows.
 
-    Raises ValueError if it is not a doubly stochastic matrix with one row for each worker.
+    Raises ValueError if it is not a doubly stochastic matrix with one row for each worker, if a
+    weight is negative, or if some workers are not connected with the others.
     """
     try:
         matrix = tuple(tuple(float(weight) for weight in row) for row in topology)

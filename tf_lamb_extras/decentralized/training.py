@@ -205,7 +205,7 @@ class Decentralized(keras.Model):
         return history
 
     def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
-        """Evaluates the model with the mean of the workers' weights, as `keras.Model.evaluate`.
+        """Sets the wrapped model to the mean of the workers' weights, and evaluates that model.
 
         Args:
             arguments: Positional arguments of `keras.Model.evaluate`.
@@ -215,7 +215,7 @@ class Decentralized(keras.Model):
         return self.average().evaluate(*arguments, **options)
 
     def predict(self, *arguments, **options):
-        """Predicts with the mean of the workers' weights, as `keras.Model.predict`.
+        """Sets the wrapped model to the mean of the workers' weights, and predicts with that model.
 
         Args:
             arguments: Positional arguments of `keras.Model.predict`.
@@ -224,7 +224,7 @@ class Decentralized(keras.Model):
         return self.average().predict(*arguments, **options)
 
     def save(self, *arguments, **options):
-        """Saves the model with the mean of the workers' weights, as `keras.Model.save`.
+        """Sets the wrapped model to the mean of the workers' weights, and saves that model.
 
         `save_weights` saves every worker's own weights.
 
@@ -238,6 +238,8 @@ class Decentralized(keras.Model):
         self, x: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
     ) -> Any:
         """Lowers the training step for a batch, to compile it later; no step is run.
+
+        It builds the wrapped model and the variables of all workers, if they are not built yet.
 
         Args:
             x: The inputs of a whole batch: arrays, or other objects with a shape and a dtype.
@@ -265,7 +267,9 @@ class Decentralized(keras.Model):
         return self._jitted(workers).lower(state, data)
 
     def make_train_function(self, force=False):
-        """Makes the jitted training step, with the batch and the weights split over the devices.
+        """Sets `train_function` to the jitted training step, split over the devices.
+
+        The step checks that each batch divides among the workers, and raises ValueError if not.
 
         Args:
             force: Whether to make it again if it exists. Defaults to False.

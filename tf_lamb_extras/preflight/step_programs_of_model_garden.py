@@ -38,7 +38,11 @@ class Steps:
             self._build(params)
 
     def _build(self, params):
-        """Builds task, model, optimizer and metrics; raises UserError if one cannot be built."""
+        """Builds task, model, optimizer and metrics, and sets the bytes of their variables.
+
+        `slots` counts all variables of the optimizer, also its scalars. Raises UserError if a part
+        cannot be built.
+        """
         with tempfile.TemporaryDirectory() as folder, _building("the model"):
             self._task = task_factory.get_task(params.task, logging_dir=folder)
             self._model = self._task.build_model()
@@ -48,13 +52,14 @@ class Steps:
             weights = self._model.trainable_variables
             legacy = not hasattr(self._optimizer, "build")
             (self._optimizer._create_all_weights if legacy else self._optimizer.build)(weights)
-        self._metrics = self._task.build_metrics(training=True)
+        with _building("the metrics"):
+            self._metrics = self._task.build_metrics(training=True)
         slots = self._optimizer.variables
         self.slots = _bytes(slots() if callable(slots) else slots)
         self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)
 
     def step(self, examples: int, stage: str = "hlo_serialized") -> bytes:
-        """Returns the training step of one replica as a serialized HLO program.
+        """Returns the program of the training step of one replica: with the default stage, as HLO.
 
         Args:
             examples: The examples of the replica's batch.
@@ -110,7 +115,7 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """Returns the XLA program of a `tf.function`, as it is traced for a TPU.
+    """Returns the XLA program of a `tf.function`, as it is traced for a TPU; the HLO by default.
 
     Args:
         function: A `tf.function` with `jit_compile=True`.

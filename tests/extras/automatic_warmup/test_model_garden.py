@@ -15,7 +15,7 @@ from support.garden import build, optimizer, run, tiny, trainer_of
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks.experiment import check_optimizer, check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import schedules
+from tf_lamb.model_garden.experiments import schedule_configs
 from tf_lamb.model_garden.running import runner
 from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
@@ -67,7 +67,7 @@ def test_a_killed_run_ends_as_one_that_was_not(records, tmp_path, finds_it_at_8,
     assert (tmp_path / "whole" / "auto_warmup.png").stat().st_size > 10_000
 
     # The step itself reads the rate: what it is after the last one.
-    schedule = schedules.steered_rate(whole.trainer.optimizer)
+    schedule = schedule_configs.steered_rate(whole.trainer.optimizer)
     for step, rate in ((0, 1e-3), (6, 1e-3 * 1000**0.5), (16, PEAK / 2), (24, 0.0)):
         assert float(schedule(tf.constant(step))) == pytest.approx(rate, rel=1e-5, abs=1e-8)
 
@@ -91,6 +91,22 @@ def test_a_state_that_cannot_be_restored_is_an_error_of_ours(records, tmp_path, 
     trained.iterations.assign(4)
     (tmp_path / "auto_warmup.json").write_text(text)
     with pytest.raises(UserError, match="goes on at step 4, but .*auto_warmup.json.* cannot be re"):
+        AutoWarmup(trained, str(tmp_path)).resume()
+
+
+@pytest.mark.parametrize(
+    "kind", [tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.UnavailableError]
+)
+def test_a_state_file_that_cannot_be_opened_is_an_error_of_ours(
+    records, tmp_path, eager, monkeypatch, kind
+):
+    def refuse(*arguments):
+        raise kind(None, None, "it cannot be opened")
+
+    trained = trainer_of(params_of(records), mirrored(1)).optimizer
+    trained.iterations.assign(4)
+    monkeypatch.setattr(tf.io.gfile, "GFile", refuse)
+    with pytest.raises(UserError, match=f"at step 4, .* cannot be read: {kind.__name__}"):
         AutoWarmup(trained, str(tmp_path)).resume()
 
 
@@ -197,4 +213,4 @@ def test_a_run_that_goes_on_with_it_jumps_nowhere(records):
     """Nobody knows its rate beforehand."""
     before = params_of(records)
     params = params_of(records, min_learning_rate=1e-4)
-    assert schedules.jump(before.as_dict(), params.trainer.optimizer_config, 4) is None
+    assert schedule_configs.jump(before.as_dict(), params.trainer.optimizer_config, 4) is None

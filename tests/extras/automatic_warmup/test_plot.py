@@ -1,7 +1,6 @@
 """What `plot()` draws: fed by hand, for what a training feeds it is tested elsewhere."""
 
 import pytest
-from support.drawing import close_figures  # noqa: F401
 
 from tf_lamb_extras.automatic_warmup.callback import AutoWarmup
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings

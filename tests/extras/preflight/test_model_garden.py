@@ -13,7 +13,7 @@ pytest.importorskip("official")
 pytest.importorskip("libtpu")
 
 import tensorflow as tf
-from official.core import train_utils
+from official.core import task_factory, train_utils
 from support import clusters, on_tpu
 from support.configs import header
 from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
@@ -252,6 +252,16 @@ def test_an_experiment_that_cannot_be_built_says_why(records):
     params = experiment(records)
     params.task.model.encoder.bert.hidden_activation = "nonsense"
     with pytest.raises(UserError, match="the model of this experiment cannot be built: .*nonsense"):
+        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+
+
+def test_metrics_that_cannot_be_built_say_why(records, monkeypatch):
+    def refuse(self, training=None):
+        raise RuntimeError("no such metric")
+
+    params = experiment(records)
+    monkeypatch.setattr(task_factory.get_task_cls(type(params.task)), "build_metrics", refuse)
+    with pytest.raises(UserError, match="the metrics of this experiment cannot be built: no such"):
         frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
 
 

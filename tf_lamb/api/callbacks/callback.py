@@ -18,8 +18,9 @@ MODELS_WITH_RISING_RATE: weakref.WeakSet = weakref.WeakSet()
 class Callback:
     """Reads an optimizer every `every` optimizer steps, and once more when training ends.
 
-    It reads between two batches. A subclass defines `_read_now`, which reads, and may override
-    `_optimizer_to_read`, which picks the optimizer. The base classes `KerasCallback` in
+    It reads between two batches. A subclass defines `_at_reading`, which reads and may act on what
+    it reads, such as end training. It may override `_optimizer_to_read`, which picks the optimizer
+    when Keras sets the model, and may also prepare the reading. The base classes `KerasCallback` in
     `tf_lamb.keras` and `tf_lamb.tf_keras` define `_count_batches_per_call`.
 
     With `gradient_accumulation_steps`, an optimizer step takes several batches. A wrapper, such as
@@ -39,7 +40,7 @@ class Callback:
     _count_batches_per_call: (
         Callable  # returns how many batches `fit` runs between two calls of a callback
     )
-    _read_now: Callable
+    _at_reading: Callable
     _optimizer: Any = None  # the optimizer that is read; set with the model
     _batch_count = 0
 
@@ -121,10 +122,10 @@ class Callback:
         return self.model
 
     def _read(self):
-        """Reads the state of the optimizer, by `_read_now`, if a batch was trained."""
+        """Calls `_at_reading`, on the present state of the optimizer, if a batch was trained."""
         self._sync()
         if self._batch_count:
-            self._read_now()
+            self._at_reading()
 
 
 def lagging_averages_warning(model, steps: int) -> str | None:

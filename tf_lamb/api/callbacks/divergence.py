@@ -1,4 +1,4 @@
-"""Detects and reports a diverged run, and defines the base class of `StopOnDivergence`."""
+"""Ends a diverged run with a report, and defines the base class of `StopOnDivergence`."""
 
 import collections
 import math
@@ -36,15 +36,19 @@ class Diagnosis:
         self._attempts: collections.deque = collections.deque()
         self._readings: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
-        self._step = self._skipped = self._skipped_before = 0
+        self._step = self._skipped = self._skipped_before = self._skipped_at_loss_start = 0
+
+    def begin_loss(self, skipped):
+        """Says that the mean loss begins anew, and how many steps were skipped before it does."""
+        self._skipped_at_loss_start = skipped
 
     def add(self, step, skipped, loss, nonfinite_paths, observations, untrained=False):
-        """Adds a reading.
+        """Adds a reading, and returns the report if the run has diverged by now.
 
         Args:
             step: The number of steps that the optimizer has done.
             skipped: The number of steps that it has skipped so far.
-            loss: The mean loss of the present epoch so far, or None.
+            loss: The mean loss since `begin_loss`, or None.
             nonfinite_paths: The paths of the variables that are not finite.
             observations: The `Observation` of each variable with a trust ratio.
             untrained: Whether the optimizer trains none of the variables that are not finite.
@@ -57,6 +61,7 @@ class Diagnosis:
             self._skipped_before = skipped
         if step < self._step or skipped < self._skipped:
             self._attempts.clear()
+        self._skipped_at_loss_start = min(self._skipped_at_loss_start, skipped)
         self._step, self._skipped = step, skipped
         if self._readings and self._readings[-1][0] == step:
             self._readings.pop()
@@ -79,15 +84,16 @@ class Diagnosis:
         if skips := self._skips_text(step + skipped, skipped):
             detail = f", and the loss is {loss}" if is_loss_nonfinite else ""
             return self._report_text(f"{skips} skipped: their gradients were not finite{detail}")
-        # A batch whose step is skipped makes the mean loss of the epoch non-finite, but no weight.
-        return (
-            self._report_text(f"the loss is {loss}") if is_loss_nonfinite and not skipped else None
-        )
+        # A batch whose step is skipped makes the mean loss non-finite, but no weight.
+        if is_loss_nonfinite and skipped == self._skipped_at_loss_start:
+            return self._report_text(f"the loss is {loss}")
+        return None
 
     def _skips_text(self, attempts, skipped):
-        """Returns words on the skipped steps if they show a divergence, else None.
+        """Records the attempts, and returns words on the skips if they show a divergence.
 
-        They do if too many were skipped in a row, or more than half of the latest ones.
+        It returns None if they do not. They do if too many were skipped in a row, or more than half
+        of the latest ones.
 
         Args:
             attempts: The number of steps taken or skipped so far.
@@ -111,7 +117,7 @@ class Diagnosis:
 
         Args:
             optimizer: The optimizer, without wrappers.
-            loss: The mean loss of the present epoch so far, or None.
+            loss: The mean loss since `begin_loss`, or None.
             model: The model whose weights are checked. Defaults to None: only the weights that the
                 optimizer trains are checked, not the moving averages of batch normalization.
 
@@ -190,9 +196,10 @@ class Diagnosis:
 def _growth(before, after):
     """Returns the factor by which a norm has grown between two readings.
 
-    It is infinite if the earlier norm is 0 or unknown, or if the later one is unknown or NaN.
+    It is infinite if the earlier norm is 0, unknown or not finite, or if the later one is unknown
+    or NaN.
     """
-    if not before or after is None or math.isnan(after):
+    if not before or not math.isfinite(before) or after is None or math.isnan(after):
         return math.inf
     return after / before
 
@@ -204,7 +211,7 @@ class StopOnDivergence(Callback):
     skipped steps (`on_nonfinite="skip"`). It raises an error if weights are not finite (moving
     averages of batch normalization included), if `patience` steps in a row were skipped, if more
     than half of the last 2 x `patience` steps were skipped, or if the loss is not finite although
-    no step was skipped. The message gives
+    no step was skipped in this epoch. The message gives
 
         the variables, and the step
         the weight norm, update norm and trust ratio of each in the last readings; if all weights
@@ -254,7 +261,9 @@ class StopOnDivergence(Callback):
     def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
-        A training step that was compiled before, without the recording, is compiled again.
+        A training step that was compiled before, without the recording, is compiled again. Each
+        call also begins a new diagnosis, without the readings of an earlier `fit`. Raises TypeError
+        for an optimizer of another package.
         """
         subject = "reads the optimizers of tf_lamb"
         optimizer = our_optimizer(model.optimizer, "StopOnDivergence", subject)
@@ -264,6 +273,11 @@ class StopOnDivergence(Callback):
         MODELS_WITH_RISING_RATE.discard(model)  # an error in an earlier run may have left it there
         return optimizer
 
+    def on_epoch_begin(self, epoch, logs=None):
+        """Notes how many steps were skipped so far, because the loss is the mean of an epoch."""
+        self._sync()
+        self._diagnosis.begin_loss(self._optimizer.skipped_steps)
+
     def on_epoch_end(self, epoch, logs=None):
         """Adds the gradient norm and the number of spikes to the logs, if `on_spike` is set."""
         self._sync()
@@ -271,7 +285,11 @@ class StopOnDivergence(Callback):
             logs["gradient_norm"] = norm
             logs["spiked_steps"] = self._optimizer.spiked_steps
 
-    def _read_now(self):
+    def _at_reading(self):
+        """Raises FloatingPointError if the run has diverged.
+
+        Checks nothing while another callback raises the learning rate.
+        """
         if self.model in MODELS_WITH_RISING_RATE:
             return
         losses = [metric for metric in self.model.metrics if metric.name == "loss"]

@@ -124,10 +124,11 @@ class NoiseScale(Callback):
         del self._averages[bisect.bisect(counts, count) :]
 
     def _optimizer_to_read(self, model):
-        """Returns the model's `MeasureNoise` or `AdaScale`.
+        """Returns the model's `MeasureNoise` or `AdaScale`, and drops readings that are void.
 
         If it is another optimizer than before, all readings are dropped. If it was restored to an
-        earlier state, the readings after that state are dropped.
+        earlier state, the readings after that state are dropped. Raises ValueError if the model has
+        no such optimizer.
         """
         advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
         optimizer = measuring_optimizer(
@@ -139,10 +140,11 @@ class NoiseScale(Callback):
             self._forget_since(optimizer.updates, optimizer.averages().count)
         return optimizer
 
-    def _read_now(self):
+    def _at_reading(self):
         """Adds the present noise scale and its moving averages to those that were read before.
 
-        Does nothing if they were already read at this step.
+        If the optimizer was restored to an earlier state during `fit`, the readings after that
+        state are dropped first. Does nothing if this step was already read.
         """
         step, steps = self._optimizer.updates, self.history["step"]
         if steps[-1:] == [step]:  # an epoch has ended at this step, too
@@ -169,7 +171,7 @@ class NoiseScale(Callback):
             logs["noise_scale"] = self.history["noise_scale"][-1]
 
     def on_train_end(self, logs=None):
-        """Reads the optimizer after the last step, and prints the advice."""
+        """Reads the optimizer after the last step; with `verbose`, prints the advice."""
         super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
@@ -190,11 +192,21 @@ class NoiseScale(Callback):
         return plots.noise_scale(curve, self.batch_size, axes)
 
     def standard_error(self) -> float:
-        """Returns the relative standard error of the last reading; nan if it is unknown."""
+        """Returns the relative standard error of the last reading; nan if it is unknown.
+
+        It is unknown before `fit`, and as long as there are too few readings.
+        """
+        if self._optimizer is None:
+            return float("nan")
         return noise.standard_error(self._averages, self._optimizer.smoothing)
 
     def advice(self) -> str:
-        """Returns a text: the critical batch size, the cost of the present one, a better one."""
+        """Returns a text: the critical batch size, the cost of the present one, a better one.
+
+        Before `fit` the text says that nothing was measured.
+        """
+        if self._optimizer is None:
+            return "Nothing was measured so far: pass this callback to fit."
         readings = self.history["noise_scale"]
         precision = noise.precision_text(self._averages, self._optimizer.smoothing)
         return noise.advice_text(
@@ -236,12 +248,13 @@ class StopAtBaseSteps(Callback):
         self.steps = checks.integer("steps", steps)
 
     def _optimizer_to_read(self, model):
+        """Returns the model's `AdaScale`; raises ValueError if it has none."""
         return measuring_optimizer(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
         """Ends a resumed run that needs no more steps; Keras still trains one batch of it."""
         super().on_train_begin(logs)
-        self._read_now()
+        self._at_reading()
 
     def on_train_batch_begin(self, batch, logs=None):
         """Counts batches, but does not read; `on_train_batch_end` reads after the batch."""
@@ -261,8 +274,8 @@ class StopAtBaseSteps(Callback):
                 f"{self.steps:,} base steps: give fit more epochs."
             )
 
-    def _read_now(self):
-        """Ends training when its progress is worth `steps` steps of the base batch.
+    def _at_reading(self):
+        """Makes `fit` end when its progress is worth `steps` steps of the base batch.
 
         AdaScale measures the progress: a step of the large batch is worth several of the base
         batch.

@@ -55,7 +55,7 @@ class History:
         self._reading_stride = 1
 
     def read(self):
-        """Reads the latest step, unless it was read already."""
+        """Reads the latest step, unless it was read already; also writes TensorBoard's files."""
         step = step_of(self.optimizer)
         if self.readings and step == self.step:
             return
@@ -264,7 +264,8 @@ class TrustRatios(Callback):
     def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
-        A training step that was compiled before, without the recording, is compiled again.
+        A training step that was compiled before, without the recording, is compiled again. If it is
+        another optimizer than before, a new `History` begins, and the old readings are dropped.
         """
         optimizer = optimizer_to_observe(model.optimizer)
         if optimizer.observe_trust_ratios():
@@ -301,5 +302,6 @@ class TrustRatios(Callback):
         """
         return plots.trust_ratios(self.history.curves(), axes)
 
-    def _read_now(self):
+    def _at_reading(self):
+        """Adds the latest trust ratios to the history, and to TensorBoard's files, if any."""
         self.history.read()

@@ -32,6 +32,8 @@ def argument_changes(
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments of the source with those of the optimizer here.
 
+    The arguments of moving averages are compared only if the source has `use_ema`.
+
     Args:
         source_arguments: The source's arguments, by their names in this package.
         new_arguments: The arguments of the optimizer that continues the source.

@@ -103,8 +103,9 @@ def migrate(
 ) -> MigrationReport:  # fmt: skip
     """Copies the state of another optimizer (slots, step and all else), so that training continues.
 
-    The function reads and checks everything before it changes anything. If something does not
-    fit, one error names the variable and what to do, and nothing has changed.
+    The function reads and checks everything before it changes anything. If something does not fit,
+    one error names the variable and what to do, and nothing has changed. It warns if a schedule of
+    the learning rate is slower here, because it counts updates and not micro-batches.
 
     Args:
         source: The source of the state. It is the path of a `tf.train.Checkpoint` (its prefix, or

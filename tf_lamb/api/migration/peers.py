@@ -57,7 +57,12 @@ class Peer:
     handled_elsewhere: tuple[str, ...] = ("name",)
 
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the peer's arguments under the names of this package."""
+        """Translates the peer's arguments to those with which this package computes the same.
+
+        The result has the names of this package, numbers that are rounded to seven digits, the
+        `fixed_arguments`, and the `form` and the schedule that other arguments of the peer stand
+        for. Arguments that this package does not know are left out.
+        """
         config = {_NAMES_HERE.get(name, name): value for name, value in source_config.items()}
         result: dict[str, Any] = {}
         for name in (*self.argument_names, *self.fixed_arguments):
@@ -97,7 +102,11 @@ class Peer:
         }
 
     def omitted_arguments(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the peer's arguments that its config, and so `arguments`, lacks."""
+        """Returns the names of the peer's arguments that were not saved.
+
+        Args:
+            arguments: The result of `arguments`, without those that the peer's config lacks.
+        """
         return tuple(
             name for name in self.argument_names if name.partition(".")[0] not in arguments
         )
@@ -212,7 +221,7 @@ def match(
     saved: Mapping[str, Mapping[str, Any]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
-    """Finds the name of each variable in the source.
+    """Finds the name of each variable in the source, and checks its slots and their shapes.
 
     A name matches the path of a variable if both are equal, or are equal without the model's name.
 
@@ -359,7 +368,8 @@ _LARS_FORMS = {
 def legacy_peer(origin: str, name: str, slots, source_config) -> Peer:
     """Returns the `Peer` of a legacy Keras optimizer, recognized by its slots and arguments.
 
-    The `Peer` describes the optimizer's class, so that its state can be continued in this package.
+    An optimizer with the slots m and v is refused if its name begins with "adam". The `Peer`
+    describes the optimizer's class, so that its state can be continued in this package.
 
     Args:
         origin: What the optimizer was read from, as text for the error, such as the path of a file.
@@ -430,7 +440,7 @@ def step_of(counter) -> int:
 def with_momentum_form(
     origin: str, source_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ):
-    """Checks that both optimizers have the same form of momentum; adds it to the peer's arguments.
+    """Checks the form of momentum, and adds it to the peer's arguments if they lack it.
 
     The form says whether the velocity contains the learning rate ("inside") or is multiplied by it
     ("outside"). A checkpoint of Model Garden's LARS does not contain the form. The form of the
@@ -442,7 +452,8 @@ def with_momentum_form(
         new_arguments: The arguments of the optimizer that continues it.
 
     Returns:
-        The peer's arguments, with the `form` of its momentum.
+        The peer's arguments, with the `form` of its momentum. They are unchanged if the optimizer
+        here has no form of momentum.
 
     Raises:
         ValueError: if the two have different forms of momentum.

@@ -12,10 +12,11 @@ from tf_lamb.api.noise.meter import NoiseMeter
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import value_of
 from tf_lamb.core import noise
-from tf_lamb.core.rules.shared import debias
+from tf_lamb.core.rules.shared import bias_divisor
 
-# In this number of steps at the beginning nothing is measured, because second moments are not
-# reliable yet. The number is that of the library adaptdl.
+# If gradients are divided by the roots of second moments, nothing is measured in this number of
+# steps at the beginning, because the moments are not reliable yet. The number is that of the
+# library adaptdl.
 UNMEASURED_STEPS = 5
 
 
@@ -44,7 +45,7 @@ class SecondMoments(NamedTuple):
         """
         # The moments are those after `iterations` steps; before the first step all are zeros.
         step = xp.maximum(xp.cast(self.optimizer.iterations, "float32"), 1.0)
-        correction = debias(xp, self.optimizer.beta_2, step)
+        correction = bias_divisor(xp, self.optimizer.beta_2, step)
 
         def denominator(moment):
             moment = xp.cast(moment, "float32")
@@ -71,10 +72,11 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
 
 
 def _divides_by_roots(rule):
-    """Returns whether an update rule divides by the roots of second moments, as Adam does.
+    """Returns whether a rule has Adam's slots m and v and hyper-parameters beta_2 and epsilon.
 
-    Adam divides the first moment m by sqrt(v_hat) + epsilon, where v_hat is the bias-corrected
-    second moment v. Such a rule has the slots m and v, and the hyper-parameters beta_2 and epsilon.
+    This is taken as a sign that the rule divides by the roots of second moments, as Adam does: Adam
+    divides the first moment m by sqrt(v_hat) + epsilon, where v_hat is the bias-corrected second
+    moment v.
     """
     return {"m", "v"} <= {*rule.slots} and {"beta_2", "epsilon"} <= rule.hyper.keys()
 

@@ -21,13 +21,14 @@ class MeasureNoise:
         sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        variance of the batch's gradient
         mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      squared norm of the true gradient
 
-    Both are averaged over steps. Training does not change, with one exception: if an optimizer of
-    Keras 3 itself clips gradients, it clips them after they are summed over replicas, not before.
-    The callback `NoiseScale` reports what the averages mean for the batch size;
-    `noise_scale(batch_size)` returns the noise scale.
+    Both are averaged over steps. Training does not change, with one exception: an inner optimizer
+    that is one of Keras 3's own (not of this package) and clips gradients now clips their sum over
+    replicas, not each replica's. The callback `NoiseScale` reports what the averages mean for the
+    batch size; `noise_scale(batch_size)` returns the noise scale.
 
     Args:
-        inner: An optimizer of the same Keras, without a `LossScaleOptimizer` around it.
+        inner: An optimizer of the Keras (Keras 3 or tf_keras) that this class belongs to, without a
+            `LossScaleOptimizer` around it.
         smoothing: theta, the decay factor per step of the exponential averages. They reach back
             over about 1/(1 - theta) steps. Defaults to 0.99 (GPT-NeoX).
         name: The name of the optimizer. Defaults to "measured".

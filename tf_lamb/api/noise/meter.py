@@ -183,7 +183,7 @@ class NoiseMeter:
         """Undoes a measurement if the optimizer has skipped the update, for a spike of the norm.
 
         Args:
-            values_before: What `lasting_values` returned before the step.
+            values_before: What `lasting_values` returned before `measure` was called.
             is_update: What `measure` returned.
             is_taken: Whether the optimizer has made an update, a boolean scalar.
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tf_lamb.api import frontends
-from tf_lamb.api.optimizers.words import WORDS, Word
+from tf_lamb.api.optimizers.words import QUALIFIERS, WORDS, Word
+from tf_lamb.core import rules
 from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
@@ -26,6 +27,7 @@ _MAX_CHARACTERS = 100  # a value whose code is longer is shown as `...`
 _MAX_DEPTH = 3  # lists and dicts that are nested deeper are shown as `...`
 _HIDDEN = "..."
 _DID_YOU_MEAN = "did you mean"  # begins the label of a misspelt argument
+_LEAVE_OUT = "leave it out"
 _USUAL_DEFAULT_RATE = 0.001  # the default learning rate in TensorFlow Addons, torch, timm and Keras
 
 
@@ -138,12 +140,14 @@ class _ForeignArgument(NamedTuple):
         name: The name in the user's call.
         label: The packages that have the argument, "did you mean ...?" if it is misspelt, or "" if
             it is unknown.
-        is_supported: Whether the rewritten call does what the argument asks for. Defaults to True.
+        is_supported: Whether the class can do what the argument asks for. Defaults to True.
+        optimizer: The name of the optimizer that can do it, if the class cannot. Defaults to "".
     """
 
     name: str
     label: str
     is_supported: bool = True
+    optimizer: str = ""
 
 
 class _Call:
@@ -172,6 +176,10 @@ class _Call:
         self._keras = keras
         self._foreign: list[_ForeignArgument] = []
         self._notes: dict[str, None] = {}  # the keys are the notes: an ordered set
+        # Those of the notes that say why an argument cannot be had -> the optimizer that has it.
+        self._reasons: dict[str, str] = {}
+        # Word of another package -> the misspelt name by which the user passed it.
+        self._typed: dict[str, str] = {}
         foreign = {name: value for name, value in arguments.items() if name not in parameters}
         if "learning_rate" in parameters and _begins_with_parameters(args, foreign):
             # The first argument of torch's optimizers is the list of the model's parameters.
@@ -185,8 +193,9 @@ class _Call:
         self._rewrite(foreign, rows)
         # Arguments that are left have a row in `WORDS`, but only for other values, as for
         # classic_momentum="no".
-        self._unknown += foreign
-        self._foreign += [_ForeignArgument(name, "", is_supported=False) for name in foreign]
+        left = [self._typed.get(name, name) for name in foreign]
+        self._unknown += left
+        self._foreign += [_ForeignArgument(name, "", is_supported=False) for name in left]
         order = list(arguments)
         self._foreign.sort(key=lambda word: order.index(word.name) if word.name in order else -1)
 
@@ -198,15 +207,48 @@ class _Call:
         accepted = ", ".join(self._parameters)
         if len(self._unknown) == len(self._foreign):
             return f"{head}: it takes {accepted}."
+        taken = f"It takes {accepted}." if self._unknown else ""
+        optimizer, lost_sentence = self._other_optimizer()
+        dropped = [
+            word.name
+            for word in self._foreign
+            if not word.is_supported and not (optimizer and word.optimizer)
+        ]
+        reasons = [note for note, other in self._reasons.items() if not (optimizer and other)]
         if self._unknown:
-            self._notes[
-                f"{join_words(map(repr, self._unknown))} is unknown; it takes {accepted}."
-            ] = None
-        notes = " ".join(filter(None, [self.notes_text(), self._rate_sentence()]))
-        call = self._rewritten_call()
-        if any(word.is_supported for word in self._foreign):
-            return " ".join(filter(None, [f"{head}: {call}.", notes]))
-        return f"{head}. {notes} Without {'them' if plural else 'it'}, {call}."
+            verb = "are" if len(self._unknown) > 1 else "is"
+            reasons.append(f"{join_words(map(repr, self._unknown))} {verb} unknown.")
+        notes = [note for note in self._notes if note not in reasons]
+        after_call = " ".join(filter(None, [lost_sentence, *notes, self._rate_sentence(), taken]))
+        call = self._rewritten_call(optimizer or self._cls.__name__)
+        if not dropped:
+            return f"{head}: {call}. {after_call}".rstrip()
+        # What is left out is named before the call, as many read no further than the call.
+        without = join_words(map(repr, dropped))
+        if len(dropped) == len(self._foreign):
+            without = "them" if plural else "it"
+        call = f"Without {without}, {call}" if call != _LEAVE_OUT else call.capitalize()
+        return " ".join(filter(None, [f"{head}.", *reasons, f"{call}.", after_call]))
+
+    def _other_optimizer(self) -> tuple[str, str]:
+        """Finds the optimizer of this package that can do what the called class cannot.
+
+        Returns:
+            The name of the optimizer, "" if there is none or if the user did not write the call,
+            and a sentence on the arguments of the call that this optimizer does not have. These are
+            removed from the call.
+        """
+        names = [word.optimizer for word in self._foreign if word.optimizer]
+        if not names or not self._is_whole:
+            return "", ""
+        lost = []
+        for name in [name for name in self._parameters if name in _lacking(self._cls, names[0])]:
+            values = {**self._user_arguments, **self.replacements}
+            if name in values and values[name] is not self._parameters[name].default:
+                lost.append(name)
+            self._user_arguments.pop(name, None)
+            self.replacements.pop(name, None)
+        return names[0], f"{names[0]} has no {join_words(lost, 'or')}." if lost else ""
 
     def notes_text(self) -> str:
         """Returns what this package computes differently or cannot do, as sentences in a string."""
@@ -267,21 +309,25 @@ class _Call:
         known_words = dict.fromkeys(word for row in rows for word in row.conditions)
         unknown = []
         for name in [name for name in foreign if name not in known_words]:
-            candidates = [*self._parameters, *known_words]
-            match = next(
-                iter(difflib.get_close_matches(name, candidates, 1, _MIN_SIMILARITY)), None
-            )
-            if match in foreign or match is None:
+            if others := _optimizers_with(name) if rows else []:
+                del foreign[name]
+                self._foreign.append(_ForeignArgument(name, "", is_supported=False))
+                reason = f"{join_words(others)} {'has' if len(others) == 1 else 'have'} {name}."
+                self._notes[reason], self._reasons[reason] = None, ""
+                continue
+            match = _nearest_name(name, [*self._parameters, *known_words])
+            if match in foreign or match in self._typed or match is None:
                 unknown.append(name)
                 self._foreign.append(_ForeignArgument(name, "", is_supported=False))
                 del foreign[name]
                 continue
             value = foreign.pop(name)
-            self._foreign.append(_ForeignArgument(name, f"{_DID_YOU_MEAN} {match}?"))
             if match in self._parameters:
+                self._foreign.append(_ForeignArgument(name, f"{_DID_YOU_MEAN} {match}?"))
                 self._set_argument(match, value, replaces=False)
             else:
                 foreign[match] = value
+                self._typed[match] = name
         return unknown
 
     def _rewrite(self, foreign: dict[str, Any], rows: Sequence[Word]):
@@ -291,7 +337,6 @@ class _Call:
             foreign: Name -> value of these arguments. Those with a row are removed.
             rows: The rows of `WORDS` for this class.
         """
-        words_by_label = {word.label: word for word in self._foreign}
         for row in rows:
             words = [word for word in row.conditions if word in foreign]
             if not words or not self._matches_call(row, foreign):
@@ -300,20 +345,52 @@ class _Call:
             is_same = _is_one_of(values[words[0]], row.noop)
             is_supported = is_same or row.replacement is not None
             self._foreign += [
-                _ForeignArgument(word, row.packages, is_supported)
+                _ForeignArgument(
+                    self._typed.get(word, word),
+                    self._label(word, row, values[word], is_same),
+                    is_supported,
+                    "" if is_supported else row.optimizer,
+                )
                 for word in words
-                if f"{_DID_YOU_MEAN} {word}?" not in words_by_label
             ]
             if is_same:
                 continue
             if row.note:
                 self._notes[row.note] = None
+            if not is_supported:
+                self._reasons[row.note] = row.optimizer
             defaults = {name: p.default for name, p in self._parameters.items()}
             values_by_name = {**defaults, **self._user_arguments, **self.replacements, **values}
             for name, tree in row.replacing_arguments.items():
                 used_names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
                 replaces = name in used_names or name in row.conditions
                 self._set_argument(name, self._evaluate(tree, values_by_name), replaces)
+
+    def _label(self, word: str, row: Word, value: Any, is_same: bool) -> str:
+        """Returns what the error says in brackets of an argument of another package.
+
+        Args:
+            word: The argument, rightly spelt.
+            row: The row of `WORDS` for it.
+            value: The value that the user passed.
+            is_same: Whether the value asks for what the class does anyway.
+        """
+        own = join_words(row.replacing_arguments) if row.replacement else ""
+        name = self._cls.__name__
+        # A name that only some classes replace by another one is that of an argument elsewhere.
+        calls_it = f"{name} calls it {own}" if row.classes and row.is_renaming else ""
+        if is_same:
+            calls_it = f"{short_code(value)} is what {name} does without it"
+        if not row.packages:
+            entry = "an entry of " if own in ("form", "bounds") else ""
+            label = f"{_DID_YOU_MEAN} {entry}{own}?" if own else ""
+            calls_it = calls_it if is_same else ""
+        elif word in self._typed:
+            label = f"{_DID_YOU_MEAN} {word}?"
+        else:
+            label = row.packages
+        separator = " " if label.endswith("?") else "; "
+        return separator.join(filter(None, [label, calls_it]))
 
     def _matches_call(self, row: Word, foreign: Mapping[str, Any]) -> bool:
         """Returns whether the call has all arguments of a row, with the values in the row.
@@ -383,8 +460,14 @@ class _Call:
             case ast.Name(name):
                 return values_by_name[name]
             case ast.List(items):
-                return [
+                values = [
                     value for item in items for value in self._evaluate_items(item, values_by_name)
+                ]
+                # What the row adds to the user's list may be in it. Two numbers may be equal.
+                return [
+                    value
+                    for i, value in enumerate(values)
+                    if type(value) is not str or value not in _texts(values[:i])
                 ]
             case ast.Tuple(items):
                 return tuple(map(value_of, items))
@@ -429,16 +512,19 @@ class _Call:
             return [_compose_code("*({} or [])", value)]
         return list(value) if type(value) in (list, tuple) else [value]
 
-    def _rewritten_call(self) -> str:
+    def _rewritten_call(self, class_name: str) -> str:
         """Returns the part of the error that says what to write instead.
 
         It shows the whole call if the user wrote the call, and otherwise only the arguments.
+
+        Args:
+            class_name: The name of the class to call.
         """
         if not self._is_whole:
             replacements = [
                 f"{name}={short_code(value)}" for name, value in self.replacements.items()
             ]
-            return f"write {join_words(replacements)}" if replacements else "leave it out"
+            return f"write {join_words(replacements)}" if replacements else _LEAVE_OUT
         values = {**self._user_arguments, **self.replacements}
         parts = [short_code(values[name]) for name in self._positional]
         parts += [
@@ -446,7 +532,49 @@ class _Call:
             for name in self._parameters
             if name in values and name not in self._positional
         ]
-        return f"write {self._cls.__name__}({', '.join(parts)})"
+        return f"write {class_name}({', '.join(parts)})"
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    """Returns those of some values that are strings."""
+    return [value for value in values if type(value) is str]
+
+
+def _spelling(name: str) -> str:
+    """Returns the letters and digits of a name, by which "Beta1" and "beta_1" are the same."""
+    return name.lower().replace("_", "")
+
+
+def _nearest_name(name: str, candidates: Sequence[str]) -> str | None:
+    """Returns the name that a misspelt one probably stands for; None if it resembles none.
+
+    Args:
+        name: The misspelt name.
+        candidates: The right names. Of two that are equally near the first is returned.
+    """
+    bare = "_".join(part for part in name.lower().split("_") if part not in QUALIFIERS)
+    for spelling in filter(None, (_spelling(name), _spelling(bare))):
+        for candidate in candidates:
+            if spelling == _spelling(candidate):
+                return candidate
+    if close := difflib.get_close_matches(name, candidates, 1, _MIN_SIMILARITY):
+        return close[0]
+    # Letters in another order, such as "eplison", count little for difflib.
+    letters = sorted(_spelling(name))
+    swapped = [word for word in candidates if sorted(_spelling(word)) == letters and len(word) > 3]
+    return swapped[0] if swapped else None
+
+
+def _optimizers_with(name: str) -> list[str]:
+    """Returns the names of this package's optimizers whose rules have a hyper-parameter."""
+    return [optimizer for optimizer, rule in rules.OURS.items() if name in rule.hyper]
+
+
+def _lacking(cls: type, optimizer: str) -> set[str]:
+    """Returns the hyper-parameters of a class that another optimizer of this package lacks."""
+    names = [base.__name__ for base in cls.__mro__ if base.__name__ in rules.OURS]
+    hyper = {word for name in names for word in rules.OURS[name].hyper}
+    return hyper - rules.OURS[optimizer].hyper.keys()
 
 
 def _compose_code(form: str, *values: Any) -> Code:

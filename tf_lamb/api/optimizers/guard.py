@@ -148,6 +148,8 @@ class Guard:
     ):
         """Warns, at the end of `fit`, about skipped steps, and if `fit` made no update at all.
 
+        Then it records the counts as the start of the next `fit`.
+
         Args:
             steps: The optimizer steps taken so far.
             waiting: The micro-batches that were added up since the last update.
@@ -176,7 +178,8 @@ class Guard:
     def _warn_if_skipped(self, steps, find_nonfinite_weights):
         """Warns if steps were skipped as non-finite since the last load or end of `fit`.
 
-        It does not warn if the loss scale may be the cause and `fit` took other steps.
+        It does not warn if the loss scale may be the cause and `fit` took other steps. `steps` is
+        the number of all steps taken so far. The warning gives the counts of the whole training.
         """
         skip_count = self.skip_count
         if skip_count != self._skips_at_start and not (
@@ -184,7 +187,7 @@ class Guard:
         ):
             cause = self.advice if find_nonfinite_weights() else f"{ALL_FINITE_TEXT} {self.advice}"
             warn(
-                f"{self._name}: of {skip_count + steps:,} steps, {skip_count:,} have been skipped "
+                f"{self._name}: of {self._tried(steps):,} steps, {skip_count:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
                 "the callback tf_lamb.StopOnDivergence() ends a run where they are many. "
                 f"{cause}"
@@ -193,18 +196,22 @@ class Guard:
     def _warn_if_spiked(self, steps):
         """Warns if steps were skipped because the norm of their gradient was a spike.
 
-        Only steps since the last load, or the last end of `fit`, count. `steps` is the number of
-        steps that were taken since then.
+        It does so only if one was skipped since the last load or the last end of `fit`. `steps` is
+        the number of all steps taken so far. The warning gives the counts of the whole training.
         """
         spike_count = self.spike_count
         if spike_count != self._spikes_at_start:
             warn(
-                f"{self._name}: of {steps + self.skip_count + spike_count:,} steps, "
+                f"{self._name}: of {self._tried(steps):,} steps, "
                 f"{spike_count:,} have been skipped because their gradient was a spike: longer "
                 f"than the mean of {self.window} steps by more than {self.deviations:g} "
                 "deviations. If they are many, raise the deviations in on_spike, or lower the "
                 "learning rate."
             )
+
+    def _tried(self, steps):
+        """Returns how many steps there were so far: `steps` that were taken, and those skipped."""
+        return steps + self.skip_count + self.spike_count
 
 
 def nonfinite_names(
@@ -228,7 +235,7 @@ def nonfinite_names(
 
 
 def warn_if_waiting(name: str, waiting: int, micro_batches: int):
-    """Warns that `fit` has made no update, if it left micro-batches that wait for one.
+    """Warns if micro-batches wait for an update. The caller has checked that `fit` made none.
 
     Args:
         name: The name of the optimizer.

@@ -114,9 +114,10 @@ class LAMB(Layerwise):
             The optimizer, not built.
 
         Raises:
+            FileNotFoundError: for a path without a file.
             ValueError: for another class; for an argument that LAMB does not have; for a schedule
-                together with a `decay`; for a config with `weight_decay_rate` if the exclusion
-                lists are not both passed as arguments.
+                that cannot be read, or one together with a `decay`; for a config with
+                `weight_decay_rate` if the exclusion lists are not both passed as arguments.
 
         Example:
 
@@ -133,8 +134,11 @@ class LAMB(Layerwise):
 def _arguments_from_addons(config: Any, overrides: Mapping[str, Any], host: Any) -> dict[str, Any]:
     """Returns the arguments of this package's LAMB for a serialized `Addons>LAMB`.
 
-    The arguments in `overrides` replace those of the config. `host` is the package `keras` or
-    `tf_keras`, which deserializes a schedule. Raises ValueError as `from_addons` does.
+    The arguments in `overrides` replace those of the config. The numbers of the config are rounded
+    to seven digits, because the other package keeps them in float32. A config with a `decay` but
+    without a learning rate gets the rate 0.001, the default of the other package. `host` is the
+    package `keras` or `tf_keras`, which deserializes a schedule. Raises ValueError as `from_addons`
+    does.
     """
     serialized = config if isinstance(config, Mapping) else {}
     name = serialized.get("registered_name") or serialized.get("class_name")

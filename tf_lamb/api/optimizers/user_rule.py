@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,12 @@ from tf_lamb.core.rules import Rule
 # The keyword arguments that a rule gets at each step.
 _STEP_ARGUMENTS = ("lr", "t", "decay", "adapt", "axes")
 _ANY_NUMBER = "(-inf, inf)"
+# Argument of every optimizer class that `settings.Shared` does not have -> default and annotation.
+_EXCLUSIONS = {
+    "weight_decay": (0.0, settings.WeightDecay),
+    "exclude_from_weight_decay": (None, settings.Patterns),
+    "exclude_from_layer_adaptation": (None, settings.Patterns),
+}
 
 
 def make_rule(
@@ -30,8 +37,10 @@ def make_rule(
         The rule.
 
     Raises:
-        TypeError: for a signature that an update cannot call, or a default that is no number.
-        ValueError: if `ranges` has a name that is no hyper-parameter.
+        TypeError: for a signature that an update cannot call, a default that is no number, or a
+            hyper-parameter with the name of an argument that every optimizer has.
+        ValueError: if `ranges` has a name that is no hyper-parameter, or a text that is no
+            interval; or if a default is outside of its interval.
     """
     parameters = inspect.signature(step).parameters
     arrays = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -47,21 +56,39 @@ def make_rule(
             "where SLOTS are the arrays that it keeps, such as m, and each of the HYPERPARAMETERS "
             "has a default. With observe=None it may show trust ratios, too."
         )
-    hyper = {
-        name: _kind_of(step, name, parameter.default, ranges)
+    defaults = {
+        name: parameter.default
         for name, parameter in by_keyword.items()
         if name not in (*_STEP_ARGUMENTS, "observe")
     }
-    if unknown := [name for name in ranges if name not in hyper]:
+    if unknown := [name for name in ranges if name not in defaults]:
         raise ValueError(f"{step.__name__} has no {unknown[0]!r}, of which ranges has an interval.")
+    if taken := [name for name in defaults if name in _arguments_of_all()]:
+        raise TypeError(
+            f"{taken[0]!r} of {step.__name__} is an argument that every optimizer has: give the "
+            "hyper-parameter another name."
+        )
+    hyper = {name: _kind_of(step, name, default, ranges) for name, default in defaults.items()}
+    for name, kind in hyper.items():
+        try:
+            checks.hyperparameter(name, defaults[name], kind)
+        except ValueError as error:
+            raise ValueError(f"The default of {name} in {step.__name__}: {error}") from error
     slots = tuple(arrays[3:])
     return Rule(_with_checked_result(step, slots), slots, hyper, start_rate, transfer_exponent)
 
 
-def _with_checked_result(step, slots):
-    """Wraps the function of a rule, so that each call checks the number of arrays it returns.
+def _arguments_of_all():
+    """Returns the names of the arguments that the class of every rule has."""
+    shared = [parameter.name for parameter in settings.shared_parameters()]
+    return {"self", "learning_rate", "name", *_EXCLUSIONS, *shared}
 
-    They have to be the weight and the slots. Otherwise the wrapped function raises TypeError.
+
+def _with_checked_result(step, slots):
+    """Wraps the function of a rule, so that each call checks the arrays that it returns.
+
+    They have to be the weight and the slots, each of the weight's shape. Otherwise the wrapped
+    function raises TypeError or ValueError. JAX would broadcast an array of another shape.
     """
 
     @functools.wraps(step)
@@ -73,23 +100,43 @@ def _with_checked_result(step, slots):
                 f"{step.__name__} has to return {', '.join(('w', *slots))}, and it returned "
                 f"{len(values)} instead of {1 + len(slots)}."
             )
+        shape = _known_shape(arrays[2])
+        for name, value in zip(("w", *slots), values, strict=True):
+            if None not in (shape, _known_shape(value)) and _known_shape(value) != shape:
+                raise ValueError(
+                    f"{step.__name__} has to return {name} in the shape of w, {shape}, and it "
+                    f"returned the shape {_known_shape(value)}."
+                )
         return values
 
     return checked
 
 
+def _known_shape(value):
+    """Returns the shape of an array or number as a tuple; None where TensorFlow does not know it.
+
+    A part of TensorFlow's shapes may be unknown while a step is traced.
+    """
+    shape = getattr(value, "shape", ())
+    if getattr(shape, "rank", 0) is None or None in tuple(shape):
+        return None
+    return tuple(shape)
+
+
 def _kind_of(step, name, default, ranges):
     """Returns how values of a hyper-parameter are checked: a type, or an interval such as "[0, 1)".
 
-    A number has the interval that `ranges` gives it, or else that of its name. Without either, a
-    default that is an int takes whole numbers from 0 on, and another one takes any number. Raises
-    TypeError if the default is no number and no bool.
+    A number has the interval that `ranges` gives it, or else that of its name; without either it
+    may be any number. Where the default is an int and the name is none that this package knows, so
+    are the values: whole numbers in the interval, or from 0 on. Raises TypeError if the default is
+    no number and no bool, and ValueError if the text in `ranges` is no interval.
     """
     if isinstance(default, bool):
         return bool
     if isinstance(default, (int, float)):
         if name in ranges:
-            return ranges[name]
+            interval = _checked_interval(name, ranges[name])
+            return _whole_numbers(interval) if isinstance(default, int) else interval
         if name in checks.RANGES:
             return float
         if re.fullmatch(r"beta_\d+", name):
@@ -102,6 +149,30 @@ def _kind_of(step, name, default, ranges):
         f"{name} of {step.__name__} needs a default that is a number, True or False{suffix}: write "
         f"{name}=0.9, for instance."
     )
+
+
+def _checked_interval(name, text):
+    """Returns the text of an interval, such as "[0, 1)". Raises ValueError if it is none."""
+    try:
+        ends = re.fullmatch(r"[\[(]([^,]+),([^,]+)[\])]", text)
+        if ends is not None and float(ends[1]) < float(ends[2]):
+            return text
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"ranges[{name!r}] is {text!r}, and an interval is written as '[0, 1)' or '(0, inf)'."
+    )
+
+
+def _whole_numbers(interval):
+    """Returns the `range` of the whole numbers in an interval."""
+    low, high = (
+        max(-checks.MAX_STEPS, min(checks.MAX_STEPS, float(end)))
+        for end in interval[1:-1].split(",")
+    )
+    first = math.floor(low) + 1 if interval[0] == "(" else math.ceil(low)
+    last = math.ceil(high) - 1 if interval[-1] == ")" else math.floor(high)
+    return range(first, last + 1)
 
 
 def make_optimizer_of(
@@ -151,8 +222,9 @@ def make_optimizer_of(
             ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
                 {"gamma": "[0, 1)"}. Defaults to None. A hyper-parameter that is not in the dict
                 has the interval of this package's argument of the same name, such as momentum or
-                epsilon; beta_3 and the like have that of beta_1; any other may be any number, or
-                any whole number from 0 on if its default is an int.
+                epsilon; beta_3 and the like have that of beta_1; any other may be any number.
+                A default that is an int, as in steps=5, takes whole numbers alone, from 0 on or
+                in that interval.
             transfer_exponent: The exponent a in [0, 1] by which `recipes.transfer`, with a noise
                 scale, raises the learning rate at a larger batch. Defaults to None: it is not
                 known, and `transfer` refuses optimizer="LayerwiseLion".
@@ -214,6 +286,10 @@ def make_class(
     signature = _signature(rule, name)
 
     def __init__(self, *args, **arguments):
+        if len(args) > 1:
+            raise TypeError(
+                f"{name} takes the learning rate alone by position: write the others by name."
+            )
         bound = signature.bind(self, *args, **arguments)
         bound.apply_defaults()
         _, *values = bound.arguments.items()  # without self
@@ -245,11 +321,7 @@ def _signature(rule, name):
     ]
     exclusions = [
         inspect.Parameter(argument, by_keyword, default=default, annotation=annotation)
-        for argument, default, annotation in (
-            ("weight_decay", 0.0, settings.WeightDecay),
-            ("exclude_from_weight_decay", None, settings.Patterns),
-            ("exclude_from_layer_adaptation", None, settings.Patterns),
-        )
+        for argument, (default, annotation) in _EXCLUSIONS.items()
     ]
     name_parameter = inspect.Parameter("name", by_keyword, default=name, annotation=str | None)
     return inspect.Signature([

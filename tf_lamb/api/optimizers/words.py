@@ -4,6 +4,7 @@
 """
 
 import ast
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ class Word(NamedTuple):
         foreign_arguments: The other packages' arguments, written as in a call: "lr". With a value,
             as in "adam_w_mode=False", the row is for this value alone. Besides them the text may
             have an argument of this package; then `replacement` overrides the user's value of it.
-        packages: The packages that have the arguments.
+        packages: The packages that have the arguments. It is "" if the row is a guess at what a
+            word means that people make up.
         replacement: The arguments of this package to pass instead, written as in a call. A name in
             it stands for the value that the user passed: "epsilon=eps". It is "" if no argument is
             needed, None if this package cannot do what the other packages' arguments ask for.
@@ -28,6 +30,8 @@ class Word(NamedTuple):
             have the arguments in `replacement`.
         noop: Values of the first argument that ask for what this package does anyway; the argument
             is then left out. Defaults to none.
+        optimizer: The name of the optimizer of this package that does what those in `classes`
+            cannot. `replacement` is None then. Defaults to none.
     """
 
     foreign_arguments: str
@@ -36,6 +40,7 @@ class Word(NamedTuple):
     note: str = ""
     classes: tuple[str, ...] = ()
     noop: tuple[Any, ...] = ()
+    optimizer: str = ""
 
     @property
     def conditions(self) -> Mapping[str, Any]:
@@ -44,6 +49,12 @@ class Word(NamedTuple):
         The value `...` (Ellipsis) stands for any value.
         """
         return _required_values(self.foreign_arguments)
+
+    @property
+    def is_renaming(self) -> bool:
+        """Whether one argument of this package takes the value as it is."""
+        values = [*self.replacing_arguments.values()]
+        return len(values) == 1 and isinstance(values[0], ast.Name)
 
     @property
     def replacing_arguments(self) -> Mapping[str, ast.expr]:
@@ -77,6 +88,12 @@ def _optimizers_where(condition: Callable[[rules.Rule], bool]) -> tuple[str, ...
     return tuple(name for name, rule in rules.OURS.items() if condition(rule))
 
 
+def _form_keys(rule: rules.Rule) -> list[str]:
+    """Returns the keys of `form` that are neither arguments of the optimizer nor in other rows."""
+    keys = [field.name for field in dataclasses.fields(rule.hyper["form"])]
+    return [key for key in keys if key not in rule.hyper and key != "clip"]
+
+
 # The optimizers that keep two moments of every variable, and have no argument `momentum`.
 _WITH_MOMENTS = _optimizers_where(
     lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper
@@ -86,6 +103,8 @@ _WITH_VELOCITY = _optimizers_where(
     lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper
 )
 _WITH_RATIO = _optimizers_where(lambda rule: rule.always_has_ratio)
+_WITH_BOUNDS = _optimizers_where(lambda rule: "bounds" in rule.hyper)
+_WITHOUT_RATIO = _optimizers_where(lambda rule: not rule.always_has_ratio)
 _MATRICES = ("Muon", "SOAP")  # the optimizers that update matrices in their own way
 
 _TORCH = "torch"
@@ -106,6 +125,35 @@ _RATE_OF_ADAM = (
     "All variables have one rate: give the paths that shall be slower one in treatments, such as "
     "{'embedding': {'rate': 0.1}}."
 )
+
+_TWO_NORMS = (
+    "global_clipnorm scales all gradients by one factor if the norm of all of them together is "
+    "larger, and clipnorm each variable's by its own norm."
+)
+_SCHEDULE = (
+    "It belongs to a schedule, such as keras.optimizers.schedules.CosineDecay: pass that as "
+    "learning_rate."
+)
+_NO_COEFFICIENT = "Its trust ratio has no coefficient; that of LARS has."
+_NO_SECOND_MOMENT = "It keeps no second moment."
+_NO_MOMENTUM = "The momentum_decay of torch's NAdam is another thing."
+_NESTEROV = "LANS is LAMB with Nesterov's step, on normalized gradients."
+_EXCLUDED = (
+    "What has no decay has no trust ratio either, unless exclude_from_layer_adaptation has a list "
+    "of its own."
+)
+_LEFT_TO_ADAM = (
+    "It leaves these variables to Adam; exclude_from_weight_decay keeps them as they are, without "
+    "decay."
+)
+
+# Parts of names that say whose an argument is, or what kind of thing, such as those in
+# "adam_epsilon" and "momentum_factor". A name is also searched for without them.
+QUALIFIERS = {
+    "adam", "adamp", "adamw", "base", "coef", "coeff", "coefficient", "default", "enable", "factor",
+    "fn", "init", "initial", "lamb", "lans", "lars", "muon", "opt", "optim", "optimizer", "param",
+    "peak", "schedule", "scheduler", "sgd", "sgdp", "soap", "use", "value",
+}  # fmt: skip
 
 # A call is rewritten by the first row whose arguments it has. So a row of several arguments comes
 # before the rows of each of them.
@@ -130,6 +178,26 @@ WORDS = (
         "learning_rate=keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)",
         "It is the decay of the learning rate.", noop=(0, None),
     ),
+    Word("decay_rate, decay_steps, learning_rate", "Keras's schedules",
+         "learning_rate=keras.optimizers.schedules.ExponentialDecay(learning_rate, decay_steps, "
+         "decay_rate)", "It is the decay of the learning rate."),
+    Word("decay_rate", "", "weight_decay=decay_rate",
+         "If it is a schedule's, such as that of keras.optimizers.schedules.ExponentialDecay, pass "
+         "the schedule as learning_rate."),
+    Word("schedule", "", "learning_rate=schedule"),
+    *(
+        Word(name, packages, None, _SCHEDULE, noop=(None,))
+        for name, packages in {
+            "warmup_steps": "Hugging Face", "warmup_ratio": "Hugging Face",
+            "warmup_proportion": "TensorFlow Addons", "warmup_num_steps": "DeepSpeed",
+            "warmup_epochs": "timm", "warmup_lr": "timm", "min_lr": "timm, TensorFlow Addons",
+            "max_lr": "torch's schedules", "total_steps": "TensorFlow Addons, torch's schedules",
+            "decay_steps": "Keras's schedules", "lr_decay": "", "learning_rate_decay": "",
+        }.items()
+    ),
+    Word("l2", "", "weight_decay=l2",
+         "Decay is no part of the gradient here; a penalty in the loss is the kernel_regularizer "
+         "of a layer."),
     Word("weight_decay_rate", "TensorFlow Addons, Model Garden", "weight_decay=weight_decay_rate"),
     Word("wd", "MXNet, fastai", "weight_decay=wd"),
     Word("lamb_weight_decay", "paddle", "weight_decay=lamb_weight_decay", "", ("LAMB",)),
@@ -149,18 +217,27 @@ WORDS = (
     ),
     # -- moments
     Word(
-        "betas", "torch, timm, apex", "momentum=betas[0]", "It keeps no second moment.",
+        "betas", "torch, timm, apex", "momentum=betas[0]", _NO_SECOND_MOMENT,
         _WITH_VELOCITY,
     ),
     Word("betas", "torch, timm, apex", "beta_1=betas[0], beta_2=betas[1]"),
+    Word("b1", "optax", "momentum=b1", "", _WITH_VELOCITY),
+    Word("b2", "optax", None, _NO_SECOND_MOMENT, _WITH_VELOCITY),
     Word("b1", "optax", "beta_1=b1"),
     Word("b2", "optax", "beta_2=b2"),
+    Word("beta1", "paddle, MXNet", "momentum=beta1", "", _WITH_VELOCITY),
+    Word("beta2", "paddle, MXNet", None, _NO_SECOND_MOMENT, _WITH_VELOCITY),
     Word("beta1", "paddle, MXNet", "beta_1=beta1"),
     Word("beta2", "paddle, MXNet", "beta_2=beta2"),
+    Word("beta", "", "momentum=beta", "", _WITH_VELOCITY),
     Word("beta", "optax's Muon", "momentum=beta", "", ("Muon",)),
     Word("beta_1", "Keras", "momentum=beta_1", "", _WITH_VELOCITY),
-    Word("beta_2", "Keras, torch", None, "It keeps no second moment.", _WITH_VELOCITY),
+    Word("beta_2", "Keras, torch", None, _NO_SECOND_MOMENT, _WITH_VELOCITY),
     Word("momentum", "Keras's and torch's SGD", "beta_1=momentum", "", _WITH_MOMENTS),
+    Word("mom", "fastai", "beta_1=mom", "", _WITH_MOMENTS),
+    Word("mom", "fastai", "momentum=mom"),
+    Word("momentum_decay", "", "beta_1=momentum_decay", _NO_MOMENTUM, _WITH_MOMENTS),
+    Word("momentum_decay", "", "momentum=momentum_decay", _NO_MOMENTUM),
     Word("eps", "torch, timm, apex, optax", "epsilon=eps",
          "It is AdamW's. That of Newton-Schulz, which torch's Muon calls so, is 1e-7.", ("Muon",)),
     Word("eps", "torch, timm, apex, optax", "epsilon=eps"),
@@ -187,14 +264,17 @@ WORDS = (
     ),
     Word(
         "normalize_grad", "LANS of its authors", None,
-        "LANS normalizes each gradient; LAMB does not.", ("LANS",), noop=(True,),
+        "LANS normalizes each gradient; LAMB does not.", ("LANS",), noop=(True,), optimizer="LAMB",
     ),
+    Word("normalize_grad", "LANS of its authors", None, _NESTEROV, ("LAMB",), noop=(False,),
+         optimizer="LANS"),
     Word("amsgrad", "Keras, torch", None, "No rule of this package is AMSGrad.", noop=(False,)),
     Word("dampening", "torch", None, "A gradient enters the velocity whole.", noop=(0,)),
     Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
-    Word("nesterov", "Keras, torch", None, "LANS is LAMB with Nesterov's step: take that class.",
-         ("LAMB",), noop=(False,)),
-    Word("nesterov", "Keras, torch", "", "LANS always takes Nesterov's step.", ("LANS",)),
+    Word("nesterov_momentum", "", "nesterov=nesterov_momentum"),
+    Word("nesterov", "Keras, torch", None, _NESTEROV, ("LAMB",), noop=(False,), optimizer="LANS"),
+    Word("nesterov", "Keras, torch", None, "LANS always takes Nesterov's step; LAMB never does.",
+         ("LANS",), noop=(True,), optimizer="LAMB"),
     Word(
         "nesterov", "Keras, torch", None, "SOAP has no Nesterov's step; Muon has.", ("SOAP",),
         noop=(False,),
@@ -210,12 +290,23 @@ WORDS = (
          "form={'denominator': 'norm_of_sum'} to compute as it does."),
     Word("trust_coeff", "timm", "trust_coefficient=trust_coeff, form={'momentum': 'mixed'}",
          "timm's epsilon is 1e-8, and its momentum is 0 where none is given."),
-    Word("lars_coeff", "paddle", "trust_coefficient=lars_coeff"),
+    Word("lars_coeff", "paddle", "trust_coefficient=lars_coeff", "", ("LARS",)),
     Word("eta", "others' LARS", "trust_coefficient=eta"),
-    Word(
-        "trust_coefficient", "LARS", None,
-        "Its trust ratio has no coefficient; that of LARS has.", ("LAMB", "LANS"), noop=(1,),
+    *(
+        Word(name, packages, None, note, classes)
+        for classes, note in {
+            ("LAMB", "LANS"): _NO_COEFFICIENT,
+            _WITHOUT_RATIO: "It has no trust coefficient; LARS has.",
+        }.items()
+        for name, packages in {
+            "trust_coefficient": "LARS, optax", "trust_coeff": "timm", "lars_coeff": "paddle",
+            "eeta": "Model Garden, MLPerf", "tcoef": "",
+        }.items()
     ),
+    Word("eta", "others' LARS", None,
+         "It is the trust coefficient, which only LARS has; a rate is called learning_rate.",
+         ("LAMB", "LANS", *_WITHOUT_RATIO)),
+    Word("tcoef", "", "trust_coefficient=tcoef"),
     Word("classic_momentum=True", "Model Garden", "form={'denominator': 'norm_of_sum'}",
          "", ("LARS",)),
     Word("classic_momentum=False", "Model Garden",
@@ -271,12 +362,28 @@ WORDS = (
          "What the function picks is a list of regexes here, searched in paths, or this group.",
          noop=(None,)),
     Word("skip_list", "MLPerf", "exclude_from_weight_decay=skip_list"),
+    Word("no_weight_decay", "timm", "exclude_from_weight_decay=no_weight_decay"),
+    Word("weight_decay_exclude", "", "exclude_from_weight_decay=weight_decay_exclude"),
+    Word("exclude_from_decay", "", "exclude_from_weight_decay=exclude_from_decay"),
+    Word("exclude", "", "exclude_from_layer_adaptation=exclude", _LEFT_TO_ADAM, _MATRICES),
+    Word("exclude", "", "exclude_from_weight_decay=exclude", _EXCLUDED, _WITH_RATIO),
+    Word("exclude", "", "exclude_from_weight_decay=exclude"),
+    Word("exclude_from_lars", "", "exclude_from_layer_adaptation=exclude_from_lars"),
+    Word("lars_exclude", "", "exclude_from_layer_adaptation=lars_exclude"),
+    Word("filter_bias_and_bn", "timm", "exclude_from_weight_decay='norm_and_bias'",
+         noop=(False,)),
+    *(
+        Word(name, "", "exclude_from_weight_decay='norm_and_bias'", noop=(False, None))
+        for name in ("exclude_bias", "exclude_bias_and_norm", "exclude_norm_and_bias")
+    ),
     Word("no_decay", "Hugging Face", "exclude_from_weight_decay=no_decay"),
     Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
          "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
          noop=(None,)),
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
+         ("Muon",)),
+    Word("backend_steps", "Jordan's Muon", "form={'newton_schulz_steps': backend_steps}", "",
          ("Muon",)),
     Word("ns_coefficients", "torch", "form={'coefficients': ns_coefficients}", "", ("Muon",),
          noop=((3.4445, -4.775, 2.0315),)),
@@ -343,6 +450,19 @@ WORDS = (
          noop=(None, 0)),
     Word("gradient_clip_norm", "Model Garden", "global_clipnorm=gradient_clip_norm",
          noop=(None, 0)),
+    Word("clip_norm", "tf.clip_by_global_norm", "global_clipnorm=clip_norm", _TWO_NORMS,
+         noop=(None,)),
+    *(
+        Word(name, packages, f"global_clipnorm={name}", _TWO_NORMS, noop=(None,))
+        for name, packages in {
+            "clip_grad": "timm, Megatron", "clip_grad_norm": "torch",
+            "grad_clip_norm": "", "gradient_clip_val": "Lightning", "max_gradient_norm": "",
+            "clip": "", "clip_gradients": "",
+        }.items()
+    ),
+    Word("gradient_clipping", "DeepSpeed", "global_clipnorm=gradient_clipping", noop=(None, 0)),
+    Word("clip_by_global_norm", "optax", "global_clipnorm=clip_by_global_norm", noop=(None,)),
+    Word("clip_value", "torch's clip_grad_value_", "clipvalue=clip_value", noop=(None,)),
     Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", noop=(None,)),
     Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", noop=(None, -1)),
     Word("grad_clip", "paddle", None, "Pass global_clipnorm, clipnorm or clipvalue, a number.",
@@ -358,6 +478,13 @@ WORDS = (
     Word("set_grad_none", "apex", "", "Gradients are not kept between steps."),
     Word("mu_dtype", "optax", "dtypes={'slots': mu_dtype}", "Both moments have it.",
          noop=(None,)),
+    Word("accumulator_dtype", "optax", "dtypes={'slots': accumulator_dtype}", noop=(None,)),
+    Word("mixed_precision", "", None,
+         "Set it by the policy of Keras, keras.mixed_precision; dtypes={'masters': 'float32'} is "
+         "for weights of half precision.", noop=(False, None)),
+    Word("loss_scale='dynamic'", "apex, DeepSpeed", None,
+         "Wrap the optimizer: keras.mixed_precision.LossScaleOptimizer(optimizer)."),
+    Word("loss_scale", "apex, DeepSpeed", "loss_scale_factor=loss_scale", noop=(None,)),
     Word("multi_precision", "paddle, MXNet", "dtypes={'masters': 'float32'}", noop=(False,)),
     Word("optim_bits", "bitsandbytes", None,
          "The smallest slots are dtypes={'slots': 'bfloat16'}.", noop=(32,)),
@@ -366,10 +493,36 @@ WORDS = (
     Word("lazy_update", "MXNet", None, "The moments of rows without a gradient decay, too.",
          noop=(False,)),
     Word("ema_decay", "timm", "use_ema=True, ema_momentum=ema_decay", noop=(None,)),
+    Word("average_decay", "TensorFlow Addons, Model Garden",
+         "use_ema=True, ema_momentum=average_decay", noop=(None,)),
+    *(
+        Word(name, packages, f"gradient_accumulation_steps={name}", noop=(None, 1))
+        for name, packages in {
+            "accum_steps": "", "grad_accum_steps": "timm",
+            "accumulate_grad_batches": "Lightning", "every_k_schedule": "optax",
+        }.items()
+    ),
+    Word("jit", "", "jit_compile=jit"),
+    Word("freeze_step", "DeepSpeed's 1-bit Lamb", None, "No gradient is compressed here."),
     Word("layer_decay", "timm, Model Garden", None,
          "Pass treatments=tf_lamb.layer_decay(...), which makes rates by depth.",
          noop=(None, 1)),
     Word("is_legacy_optimizer", "old Keras's configs", ""),
+    # -- entries of dicts, passed by themselves
+    *(
+        Word(key, "", f"form={{'{key}': {key}}}", "", (name,))
+        for name, rule in rules.OURS.items()
+        if "form" in rule.hyper
+        for key in _form_keys(rule)
+    ),
+    *(
+        Word(key, "", f"bounds={{'{key}': {key}}}", "", _WITH_BOUNDS)
+        for key in ("trust_ratio", "weight_norm")
+    ),
+    *(
+        Word(f"{key}_bounds", "", f"bounds={{'{key}': {key}_bounds}}", "", _WITH_BOUNDS)
+        for key in ("trust_ratio", "weight_norm")
+    ),
 )  # fmt: skip
 
 

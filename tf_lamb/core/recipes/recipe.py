@@ -234,9 +234,10 @@ class Recipe(AnyRecipe):
         warmup_epochs: The length of warmup in epochs, if steps were computed from epochs.
 
     Raises:
-        TypeError: if a numeric argument is not a number.
-        ValueError: if a number is out of range, if "multi_step" has no boundaries, or if warmup is
-            longer than training.
+        TypeError: if one of the arguments that set the batch, the steps or the learning rate is not
+            a number. The optimizer checks its own arguments.
+        ValueError: if one of these numbers is out of range, if "multi_step" has no boundaries, or
+            if warmup is longer than training.
     """
 
     title: str

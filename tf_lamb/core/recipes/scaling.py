@@ -1,8 +1,8 @@
 """Scales the learning rate and warmup of a baseline that was tuned at a small batch.
 
-Training has as many steps as in Keras's `fit`, ceil(examples / batch_size) per epoch, and the
-schedule ends with the last one. Warmup is converted without rounding per epoch: it has
-epochs x examples / batch_size steps, rounded once.
+Training by `scale` has as many steps as in Keras's `fit`, ceil(examples / batch_size) per epoch,
+and the schedule ends with the last one. `scale_by_rule` may count steps in another way. Warmup is
+converted without rounding per epoch: it has epochs x examples / batch_size steps, rounded once.
 """
 
 import math
@@ -83,7 +83,7 @@ def training_steps(
     if count_steps is fit_steps and batch_size > examples:
         warn(
             f"A batch of {batch_size:,} is larger than all {examples:,} examples: fit makes "
-            f"batches of {examples:,}, for which this rate is too high."
+            f"batches of {examples:,}, for which a rate for {batch_size:,} is too high."
         )
     return steps
 
@@ -122,10 +122,10 @@ def scale(
         "linear"  x k             as many epochs   k = 32, with SGD
         "legw"    x sqrt(k)       x k epochs       k = 64
 
-    Beyond the k of the last column, where no source has shown that the rule works, there is a
-    warning. LEGW keeps the number of warmup steps. If that is longer than training, at a large k,
-    take "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's
-    rate.
+    Beyond the k of the last column, and below k = 1, no source has shown that the rule works; there
+    is a warning. LEGW keeps the number of warmup steps. If that is longer than training, at a large
+    k, take "sqrt", and search the rate around its result. Linear scaling warms up from the
+    baseline's rate.
 
     The rest of the schedule stays as tuned, in epochs. The recipe does not contain weight decay,
     exclusions and momentum: pass the baseline's values to `from_recipe`. Unlike this function,

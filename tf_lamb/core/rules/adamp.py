@@ -1,7 +1,7 @@
 """The rule AdamP: Adam that does not lengthen scale-invariant weights."""
 
 from tf_lamb.core.rules.rule import Rule
-from tf_lamb.core.rules.shared import debias, decayed, project, root
+from tf_lamb.core.rules.shared import bias_divisor, decayed, project, root
 
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "delta": float, "wd_ratio": float,
@@ -45,13 +45,13 @@ def adamp(
     """
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    d = root(xp, v / debias(xp, beta_2, t)) + epsilon
+    d = root(xp, v / bias_divisor(xp, beta_2, t)) + epsilon
     u = (beta_1 * m + (1 - beta_1) * g if nesterov else m) / d
     u, rho = project(
         xp, w, g, u, adapt=adapt, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon
     )
     w = decayed(w, decay, -lr * rho * w)
-    return w - lr / debias(xp, beta_1, t) * u, m, v
+    return w - lr / bias_divisor(xp, beta_1, t) * u, m, v
 
 
 RULE = Rule(adamp, ("m", "v"), HYPER, start_rate=0.002, transfer_exponent=0.75)

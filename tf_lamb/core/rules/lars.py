@@ -7,7 +7,7 @@ from tf_lamb.core.rules.shared import Interval, clip_to_bounds, decayed, differ,
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class LARSForm:
     """Selects one of the forms that go by the name of LARS; `lars` has their equations.
 
     Attributes:
@@ -37,13 +37,13 @@ class Bounds:
 
 HYPER = {
     "momentum": float, "nesterov": bool, "trust_coefficient": float, "epsilon": float,
-    "form": Form, "bounds": Bounds,
+    "form": LARSForm, "bounds": Bounds,
 }  # fmt: skip
 
 
 def lars(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None, observe=None,
-    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, form=Form(),
+    momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, form=LARSForm(),
     bounds=Bounds(),
 ):  # fmt: skip
     """Takes one LARS step.

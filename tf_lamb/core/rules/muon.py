@@ -63,7 +63,7 @@ PRESETS: dict[str, Triple | tuple[Triple, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class MuonForm:
     """Selects one of the forms that go by the name of Muon; `muon` has their equations.
 
     Attributes:
@@ -124,14 +124,14 @@ def _is_triple(coefficients):
 
 
 HYPER = {
-    "momentum": float, "nesterov": bool, "form": Form, "bounds": Bounds, "beta_1": float,
+    "momentum": float, "nesterov": bool, "form": MuonForm, "bounds": Bounds, "beta_1": float,
     "beta_2": float, "epsilon": float,
 }  # fmt: skip
 
 
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None, observe=None,
-    momentum=0.95, nesterov=True, form=Form(), bounds=NO_BOUNDS, beta_1=0.9, beta_2=0.999,
+    momentum=0.95, nesterov=True, form=MuonForm(), bounds=NO_BOUNDS, beta_1=0.9, beta_2=0.999,
     epsilon=1e-8, product_dtype=None,
 ):  # fmt: skip
     """Takes one Muon step.

@@ -17,7 +17,8 @@ def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
     """Returns the Euclidean norm of all elements of x, or of the elements along some axes.
 
     In float32 the norm is 0 if all elements are below 1e-23, and infinite if an element is beyond
-    1e19, because the squares of such elements are 0 or infinite.
+    1.8e19, because the squares of such elements are 0 or infinite. It is also infinite if the sum
+    of the squares is beyond 3.4e38.
 
     Args:
         xp: An array namespace such as NumPy.
@@ -122,7 +123,9 @@ def trust_ratio(
         unbounded = xp.where(w_norm > 0, unbounded, 1.0)
     ratio = clip_to_bounds(xp, unbounded, ratio_bounds)
     if observe:
-        observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(unbounded, ratio))
+        # Where a norm is 0 the ratio is 1, and no bound of |w| changes it.
+        is_phi_clipped = differ(w_norm, phi) & (w_norm > 0) & (u_norm > 0)
+        observe(w_norm, u_norm, ratio, is_phi_clipped | differ(unbounded, ratio))
     return ratio
 
 
@@ -196,7 +199,7 @@ def in_dtype(xp, dtype, *arrays):
     return [x if dtype in (None, x.dtype) else xp.cast(x, dtype) for x in arrays]
 
 
-def debias(xp, beta, t):
+def bias_divisor(xp, beta, t):
     """Returns 1 - beta^t, the divisor of bias correction, in the full precision of the dtype.
 
     In float32 a plain subtraction would have only five correct digits at t = 1, beta = 0.999.
@@ -220,7 +223,7 @@ def estimate(xp: Any, moment: Any, beta: float, t: Any) -> Any:
         beta: Its decay rate.
         t: The number of the optimizer step, from 1; a scalar.
     """
-    return moment * (1.0 / debias(xp, beta, t))  # this way only one scalar is divided
+    return moment * (1.0 / bias_divisor(xp, beta, t))  # this way only one scalar is divided
 
 
 def project(

@@ -6,8 +6,8 @@ import math
 from tf_lamb.core.rules.lamb import NO_BOUNDS, Bounds, adamw
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import (
+    bias_divisor,
     branch,
-    debias,
     decayed,
     in_dtype,
     norm,
@@ -20,7 +20,7 @@ from tf_lamb.core.stacks import transposed
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class SOAPForm:
     """Selects how the bases are computed, and whether norms stay; `soap` has the equations.
 
     Attributes:
@@ -41,7 +41,7 @@ class Form:
 # 2^23, from the counter of steps when the counter comes near 2^24.
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float,
-    "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": Form,
+    "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": SOAPForm,
     "bounds": Bounds,
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ HYPER = {
 def soap(
     xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None, observe=None,
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
-    form=Form(), bounds=NO_BOUNDS, product_dtype=None,
+    form=SOAPForm(), bounds=NO_BOUNDS, product_dtype=None,
 ):  # fmt: skip
     """Takes one SOAP step.
 
@@ -126,7 +126,7 @@ def soap(
     is_first = xp.equal(s, 0)
     is_first_wide = _broadcast_to_matrices(xp, is_first)
     n = _broadcast_to_matrices(xp, xp.where(is_first, xp.ones_like(s), s))
-    c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
+    c = bias_divisor(xp, beta_2, n) ** 0.5 / bias_divisor(xp, beta_1, n)
     new_m = xp.where(is_first_wide, m, beta_1 * m + (1 - beta_1) * g)
     g_inside, m_inside, *squares = yield products, (g, new_m, *bases), product_settings
     new_v = xp.where(is_first_wide, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))

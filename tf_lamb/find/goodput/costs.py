@@ -14,7 +14,8 @@ from tf_lamb.find.goodput.answer_text import answer_text
 from tf_lamb.find.goodput.steps import StepCurve
 
 # `Answer.regret` assumes that the true noise scale is this many times the measured one, or that it
-# is the measured one divided by this.
+# is the measured one divided by this. Where the curve's own interval reaches farther, its end is
+# assumed instead.
 NOISE_ERROR_FACTOR = 2.0
 # Batches tie if their hours, or device-hours, are at most this many times the least.
 TIE_FACTOR = 1.001
@@ -39,8 +40,8 @@ class StepTime:
         example_seconds: Seconds of one more example in a micro-batch.
         update_seconds: Seconds of the update of the weights. Defaults to 0.0.
         residual: The largest relative residual of the fit of C. Defaults to 0.0.
-        measurements: Pairs (examples of a micro-batch, its measured seconds), in ascending order.
-            Defaults to ().
+        measurements: Pairs (examples of a micro-batch, its measured seconds without
+            `update_seconds`), in ascending order. Defaults to ().
     """
 
     micro_batch_seconds: float
@@ -77,10 +78,10 @@ class StepTime:
         return accumulation * self.call_seconds(size) + self.update_seconds
 
 
-def fit_time(
+def fit_step_time(
     micro_batches: Sequence[float], seconds: Sequence[float], update_seconds: float = 0.0
 ) -> StepTime:
-    """Fits C, the seconds of a micro-batch, to measured steps by relative least squares.
+    """Fits a `StepTime` to measured steps: C, the seconds of a micro-batch, by least squares.
 
     The fit minimizes the sum of (C(b)/(t - update_seconds) - 1)^2, where a step on one micro-batch
     of b examples takes t seconds. Both coefficients of C are kept from being negative.
@@ -91,7 +92,8 @@ def fit_time(
         update_seconds: The seconds of the update that each step contains. Defaults to 0.0.
 
     Returns:
-        A `StepTime` with the coefficients of C, and the least measured seconds at each size.
+        A `StepTime` with the coefficients of C, and with the least measured seconds at each size,
+        less `update_seconds`.
 
     Raises:
         ValueError: for fewer than two different sizes, or for an update that is no shorter than a
@@ -273,8 +275,8 @@ class Row:
         step_seconds: Seconds of a step, plus its share of the seconds that an epoch takes besides
             its steps, such as those of its start.
         hours: Hours to the target, compilation included.
-        hours_interval: The least and the most likely hours, because the steps to the target are
-            known only within an interval.
+        hours_interval: The lower and the upper bound of the hours, for the ends of the 90 %
+            interval in which the steps to the target are known.
         device_hours: Hours times devices.
         cost: The price of the device-hours; None without a price.
     """
@@ -308,7 +310,8 @@ class Answer:
         by_deadline: The row of the largest batch that ends by the deadline, or None.
         why_not_larger: Why no larger batch is the fastest.
         regret: A dict from a noise scale to the share of time by which `fastest` would be slower
-            than the best row, if that noise scale were the true one.
+            than the best row, if that noise scale were the true one. The time is without
+            compilation.
         optimum: The batch that `optimal_batch` returns. None if several devices are compared, if
             the noise scale is 0 or infinite, or if one more example takes no time.
         left_out: Pairs (batch, reason), one for each batch of the user that has no row. Defaults to
@@ -369,7 +372,10 @@ def optimal_batch(step_time: StepTime, noise: float) -> float:
 def regret(rows: Iterable[Row], chosen: Row, noise: float) -> float:
     """Returns the share by which a row takes longer to the target than the fastest row.
 
-    A share of 0.1 means that it takes 10% longer.
+        T(B)(1 + Bn/B) of the row, divided by the least one of all rows, minus 1
+
+    T(B) is the seconds of a step and Bn the noise scale. A share of 0.1 means that the row takes
+    10% longer. The seconds of compilation are not counted.
 
     Args:
         rows: The rows to compare with.
@@ -401,7 +407,8 @@ def plan(
         baseline: The batch of the tuned baseline.
         examples: The number of training examples, which is the largest batch that is possible.
         batches: Batches to compare. Defaults to None: the baseline times powers of two, and the
-            largest batch that fits without accumulation on each number of devices.
+            largest batch that fits without accumulation on each number of devices, if it is above
+            the baseline.
         max_batch: The largest batch that is wanted. Defaults to None: no limit.
         deadline_hours: The most hours that the run `by_deadline` may take. Defaults to None: no
             deadline.
@@ -410,6 +417,7 @@ def plan(
         An `Answer` with a row for each batch and number of devices.
 
     Raises:
+        TypeError: for an argument that is no number.
         ValueError: if none of the batches is possible, or for a number that is out of range.
 
     Example:
@@ -521,10 +529,16 @@ def _batches_to_compare(batches, baseline, machine, why_impossible):
     """Returns the batches to compare, and a text on why no larger ones are compared.
 
     Args:
-        batches: The user's batches; None for the baseline times powers of two.
+        batches: The user's batches. None for the baseline times powers of two, and for the largest
+            batch that fits without accumulation on each number of devices, if it is above the
+            baseline.
         baseline: The batch of the tuned baseline.
         machine: The hardware that trains.
         why_impossible: A function that takes a batch and returns why it is not possible, or "".
+
+    Raises:
+        TypeError, ValueError: if one of the user's batches is no positive integer, or if they are
+            none.
     """
     if batches is None:
         powers_of_two = (baseline * 2**k for k in itertools.count())

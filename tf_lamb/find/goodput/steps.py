@@ -169,6 +169,10 @@ class StepCurve:
         return by_noise, by_least_noise, by_largest_noise
 
     def _steps_at(self, batch, least_steps, least_examples):
+        """Returns the steps at a batch on the curve with the given S_min and E_min.
+
+        Raises ValueError for a batch above `largest_batch`.
+        """
         if batch > self.largest_batch:
             raise ValueError(
                 f"Nothing is known of batch {batch:,.0f}: {self.source} reaches to "
@@ -205,18 +209,21 @@ def curve_from_runs(
 ) -> StepCurve:
     """Fits the hyperbola S(B) to runs at two batches or more.
 
-    With two batches the fit is exact: the hyperbola goes through the geometric mean of the steps at
-    each batch. With more batches it is fitted by least squares of the logarithms of the steps. A
-    curve is within the 90 % interval if its sum of squares exceeds the least one by (1.645 sd)^2 at
-    most. Here sd is the standard deviation of the logarithm of one run's steps. It is estimated
-    from the scatter of these runs, and from a prior of 0.17 that weighs as much as four runs.
+    With two batches the hyperbola goes through the geometric mean of the steps at each batch,
+    unless no hyperbola does: then the noise scale is 0 or infinite, and only the minimum is fitted,
+    by least squares of the logarithms of the steps. With more batches the noise scale is fitted so,
+    too. A curve is within the 90 % interval if its sum of squares exceeds the least one by
+    (1.645 sd)^2 at most. Here sd is the standard deviation of the logarithm of one run's steps. It
+    is estimated from the scatter of these runs, and from a prior of 0.17 that weighs as much as
+    four runs.
 
     Args:
         runs: Pairs (batch, steps to the target).
         given_up_batches: The batches of further runs, a batch for each run that was stopped before
             it reached the target. Only a lower bound of the steps of these runs is known. So such a
-            run at the smallest batch leaves the interval of the noise scale without an upper end,
-            and one at a larger batch leaves it without a lower end. Defaults to ().
+            run at the smallest batch of `runs`, or at a smaller one, leaves the interval of the
+            noise scale without an upper end, and one at a larger batch leaves it without a lower
+            end. Defaults to ().
 
     Returns:
         The fitted `StepCurve`.
@@ -291,7 +298,7 @@ def curve_from_runs(
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
     for batch, run_count in sorted(collections.Counter(given_up_batches).items()):
         open_end, scale, kept_batch = (
-            ("upper", math.inf, largest) if batch == smallest else ("lower", 0.0, smallest)
+            ("upper", math.inf, largest) if batch <= smallest else ("lower", 0.0, smallest)
         )
         least_steps, least_examples = _constants(noise, minimum)
         likely.append(

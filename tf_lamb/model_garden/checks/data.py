@@ -96,8 +96,9 @@ def _check_positions(task, part: str, data) -> None:
 def _check_files(params, part: str, pattern) -> None:
     """Checks that the files of a pattern exist and are not empty; raises `UserError`.
 
-    For the tasks in `_READ_RECORDS`, such as BERT pretraining, also checks the first records. If
-    the validation data drop their last, smaller batch, also checks that there is a full batch.
+    For the tasks in `_READ_RECORDS`, such as BERT pretraining, also checks the first records of the
+    first file. If the validation data drop their last, smaller batch, also checks that there is a
+    full batch.
     """
     setting = f"task.{part}.input_path={pattern!r}"
     with named(setting):
@@ -402,7 +403,7 @@ def _of_field(encoder, data, feature, field, length) -> Limit:
     return Limit(feature, 0, size, because, data.get(length), length)
 
 
-def checked(dataset, within: dict[str, Limit]):
+def with_bounds_check(dataset, within: dict[str, Limit]):
     """Returns a data set that ends with an error at a batch with a value out of bounds.
 
     Args:
@@ -416,7 +417,7 @@ def checked(dataset, within: dict[str, Limit]):
                 tf.reduce_all((values >= limit.least) & (values < limit.size)),
                 [f"{limit.feature} is beyond its limits, because {limit.because}"],
             )
-            for values, limit in _limited(batch, within)
+            for values, limit in _bounded_values(batch, within)
         ]
         with tf.control_dependencies(assertions):
             checked_batch = tf.nest.map_structure(tf.identity, batch)
@@ -425,7 +426,7 @@ def checked(dataset, within: dict[str, Limit]):
     return dataset.map(check)
 
 
-def _limited(batch, within) -> Iterator[tuple]:
+def _bounded_values(batch, within) -> Iterator[tuple]:
     """Yields, for each feature of a batch whose values are bounded, its values and its `Limit`.
 
     A `Limit` holds the bounds. `within` is a dict from names of features to their `Limit`s.
@@ -458,7 +459,7 @@ def _why_not(limit: Limit, features, data, part: str) -> str | None:
     """Returns why a record cannot be used because of one feature, as text for an error.
 
     It is None if the record has the feature, and its kind, its length and its values are as `limit`
-    says.
+    says. It is also None if the record lacks a feature that has no fixed number of values.
     """
     if limit.feature not in features:
         if limit.number is None:
@@ -503,7 +504,10 @@ def check_readable(params) -> None:
 
 
 def _check_all(params, part: str, files: list[str]) -> None:
-    """Reads all records one by one, as the task does; raises `UserError` for an unusable one."""
+    """Reads all records one by one, as the task does; raises `UserError` for an unusable one.
+
+    Does nothing more if this task cannot read single records.
+    """
     data = getattr(params.task, part)
     single_data = data.replace(
         is_training=False, global_batch_size=1, drop_remainder=False, cache=False,
@@ -515,7 +519,7 @@ def _check_all(params, part: str, files: list[str]) -> None:
         try:
             for batch in task.build_inputs(single_data.replace(input_path=file)):
                 batch = batch if isinstance(batch, tuple) else (batch,)
-                for values, limit in _limited(batch, bounds):
+                for values, limit in _bounded_values(batch, bounds):
                     if problem := limit.why_beyond(values.numpy().ravel()):
                         raise _unusable(part, number, file, problem)
                 number += 1

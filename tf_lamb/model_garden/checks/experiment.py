@@ -150,7 +150,7 @@ def _check_cluster(params) -> None:
     strategy, count = params.runtime.distribution_strategy, 0
     if strategy.lower() in ("off", "one_device", "mirrored"):
         with contextlib.suppress(ValueError):  # an invalid TF_CONFIG has no effect here
-            count = batches.in_cluster()
+            count = batches.cluster_size()
     if count > 1:
         raise UserError(
             f"TF_CONFIG describes {count} workers, but runtime.distribution_strategy={strategy} "
@@ -253,11 +253,15 @@ def _check_left_behind(optimizer, experiment: str | None) -> None:
     """
     chosen_settings = optimizer.get().as_dict()
     unused_types = _types_of(optimizer)
+    unchanged_types = set()
     if experiment is not None:
         defaults = exp_factory.get_exp_config(experiment).trainer.optimizer_config.optimizer
-        unused_types.sort(
-            key=lambda kind: getattr(optimizer, kind).as_dict() == getattr(defaults, kind).as_dict()
-        )
+        unchanged_types = {
+            kind
+            for kind in unused_types
+            if getattr(optimizer, kind).as_dict() == getattr(defaults, kind).as_dict()
+        }
+        unused_types.sort(key=unchanged_types.__contains__)
     for unused_type in unused_types:
         config = getattr(optimizer, unused_type)
         if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
@@ -267,10 +271,12 @@ def _check_left_behind(optimizer, experiment: str | None) -> None:
             continue  # only this package's `weight_decay` is lost, which is taken as intended
         if lost_settings:
             our_keys = dict.fromkeys(map(_ours, lost_settings))
+            origin = f" in the experiment {experiment}" if unused_type in unchanged_types else ""
+            lost_text = join_words(f"{key}={value}" for key, value in lost_settings.items())
             raise UserError(
                 f"trainer.optimizer_config.optimizer.type={optimizer.type} has no "
-                f"{join_words(our_keys)}, but {unused_type}, which is not used, has "
-                f"{join_words(f'{key}={value}' for key, value in lost_settings.items())}. Write "
+                f"{join_words(our_keys)}, but {unused_type}, which is not used, has {lost_text}"
+                f"{origin}. Write "
                 f"{join_words(f'{optimizer.type}.{key}' for key in our_keys)}, or for none "
                 f"{join_words(f'{unused_type}.{key}={_off(key)}' for key in lost_settings)}"
             )

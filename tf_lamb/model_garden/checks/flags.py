@@ -38,7 +38,9 @@ def check_flags(args) -> None:
 
 
 def check_effects(params) -> None:
-    """Checks the settings of the TPU, the workers and the tf.data service.
+    """Refuses settings that would be ignored, and a TPU without a name.
+
+    The settings are those of the TPU, the workers and the tf.data service.
 
     Args:
         params: the experiment's `ExperimentConfig`.

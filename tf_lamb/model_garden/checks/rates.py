@@ -11,7 +11,7 @@ from official.modeling.optimization import OptimizerFactory, optimizer_factory
 
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments.curves import RATES
-from tf_lamb.model_garden.experiments.schedules import is_steered
+from tf_lamb.model_garden.experiments.schedule_configs import is_steered
 
 _CONFIG = "trainer.optimizer_config"
 # Type of a decay -> the setting for its length in steps, and the setting that keeps the rate above

@@ -21,10 +21,10 @@ def workers(params) -> int:
     """Returns the number of processes that train one model together."""
     if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
         return 1
-    return max(in_cluster(), 1)
+    return max(cluster_size(), 1)
 
 
-def in_cluster() -> int:
+def cluster_size() -> int:
     """Returns the number of workers that `TF_CONFIG` describes; 0 if it is not set."""
     cluster = clusters.read().get("cluster") or {}
     return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
@@ -71,7 +71,7 @@ def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) 
 
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
-    """Returns the smallest number of micro-batches of which each has at most `most` examples.
+    """Returns the smallest number of equal micro-batches of at most `most` examples each.
 
     Args:
         global_batch_size: the number of examples of an update.

@@ -19,7 +19,7 @@ _EXAMPLE = (
 # Type of a process in TF_CONFIG that is an error here -> why, and what to do instead, as the end of
 # the error.
 _NO_USE = {
-    "ps": "keeps weights for a parameter server, and no run of this command asks one. Leave it out",
+    "ps": "keeps weights as a parameter server, which no run of this command uses. Leave it out",
     "evaluator": "does not train. Leave it out, and evaluate with --mode=continuous_eval in a "
     "process without TF_CONFIG",
 }
@@ -113,6 +113,6 @@ def _check_index(kind: str, index, count: int) -> None:
 
 
 def _error(why: str, text: str | None = None) -> UserError:
-    """Makes the error for a TF_CONFIG that describes no cluster, for the reason `why`."""
+    """Makes the error for a TF_CONFIG of another form, for the reason `why`."""
     text = os.environ.get("TF_CONFIG") if text is None else text
-    return UserError(f"TF_CONFIG is {text!r}, {why}: it describes no cluster. Write {_EXAMPLE}")
+    return UserError(f"TF_CONFIG is {text!r}, {why}. Write {_EXAMPLE}")

@@ -23,8 +23,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 class _Loader(yaml.SafeLoader):
     """Loads plain values, and the tuples that Model Garden writes.
 
-    Refuses text whose meaning in YAML is not what it seems: keys that occur twice, and octal and
-    base-60 numbers.
+    Refuses text whose meaning in YAML is not what it seems: keys that occur twice, base-60
+    integers, and a leading 0 that changes an integer by making it octal. A base-60 float such as
+    1:30.5 is not refused.
     """
 
     def compose_mapping_node(self, anchor):
@@ -51,7 +52,7 @@ class _Loader(yaml.SafeLoader):
         """Constructs an integer; see base class, which would read 010 as 8, and 1:30 as 90.
 
         Raises:
-            UserError: if a leading 0 makes the number octal, or a colon makes it base 60.
+            UserError: if a leading 0 changes the number, or a colon makes it base 60.
         """
         number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
         if ":" in digits:
@@ -83,7 +84,7 @@ def read(text: str | bytes):
     """Returns the values that a YAML holds.
 
     Raises:
-        UserError: if a mapping has the same key twice, or a number is octal or base 60.
+        UserError: if a mapping has the same key twice, or an integer is octal or base 60.
         ValueError: if the text is no YAML of plain values; the message is one line.
     """
     try:
@@ -225,10 +226,10 @@ def shipped() -> dict[str, str]:
 
 
 def found(path: str) -> str:
-    """Returns the path of a config file.
+    """Returns the path of a config file; checks that it exists, unless it is a URL.
 
     Args:
-        path: a path, or the file name of a YAML that comes with this package.
+        path: a path or URL, or the file name of a YAML that comes with this package.
 
     Raises:
         UserError: if there is no such file.
@@ -238,11 +239,11 @@ def found(path: str) -> str:
     paths = shipped()
     if path not in paths:
         hint = f". {did_you_mean(path, paths)}" if paths and not os.path.dirname(path) else ""
-        raise UserError(missing(path) + hint)
+        raise UserError(missing_text(path) + hint)
     return paths[path]
 
 
-def missing(path: str, flag: str = "--config_file") -> str:
+def missing_text(path: str, flag: str = "--config_file") -> str:
     """Returns the text of the error if `flag` has been given a `path` that does not exist."""
     return f"{flag}={path}: there is no such file"
 
@@ -257,7 +258,8 @@ def read_file(path: str, flag: str = "--config_file") -> dict:
         flag: The flag that names it, for errors. Defaults to "--config_file".
 
     Raises:
-        UserError: if there is no such file, or it cannot be read, or it holds no settings.
+        UserError: if there is no such file, or it holds no settings, or if it is a local file that
+            cannot be read. TensorFlow's errors on a file in a bucket are not replaced.
     """
     if "://" not in path:
         try:
@@ -268,7 +270,7 @@ def read_file(path: str, flag: str = "--config_file") -> dict:
         import tensorflow as tf
 
         if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-            raise UserError(missing(path, flag))
+            raise UserError(missing_text(path, flag))
         with tf.io.gfile.GFile(path, "rb") as file:
             text = file.read()
     return mapping(text, f"{flag}={path}")

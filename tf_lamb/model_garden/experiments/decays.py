@@ -14,8 +14,9 @@ def _decay(kind: str, settings: dict) -> Any:
     """Returns the schedule of `tf_lamb.core` that computes the same rates as a decay.
 
     The decay is one of this package or of Model Garden. Returns None for a constant rate, for a
-    rate that rises later, and if the settings are invalid. An exponential decay with a factor above
-    1 is treated as constant.
+    polynomial or cosine that rises or cycles, and if the settings are invalid. A decay by steps is
+    returned even if its values rise. An exponential decay with a factor above 1 is treated as
+    constant.
 
     Args:
         kind: The type of the decay in a config, such as "polynomial".
@@ -49,7 +50,8 @@ def _decay(kind: str, settings: dict) -> Any:
 def peak(kind: str, settings: dict, step: int) -> float | None:
     """Returns the largest learning rate that a decay has at a step or later.
 
-    Returns None for a constant rate, for a rate that rises later, and if the settings are invalid.
+    Returns None for a constant rate, for a polynomial or cosine that rises or cycles, and if the
+    settings are invalid.
 
     Args:
         kind: The type of the decay.
@@ -99,6 +101,9 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
 
 def cut_short(tuned, params) -> str | None:
     """Returns a warning if a run ends before its learning rate has decayed, else None.
+
+    It also returns None if AdaScale is on, which counts other steps, if the number of steps is no
+    positive integer, or if `_decay` cannot compute one of the two rates.
 
     Args:
         tuned: The `ExperimentConfig` without `--params_override`, whose decay fits its number of

@@ -10,7 +10,11 @@ from tf_lamb.model_garden.tasks import ImageClassificationConfig, MaskedLMConfig
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str):
-    """Returns the Model Garden experiment named `stock`, with all settings of a recipe."""
+    """Returns the Model Garden experiment named `stock`, overridden with settings of a recipe.
+
+    These are the optimizer, the learning rate schedule, the batch size, the steps and the label
+    smoothing.
+    """
     experiment = exp_factory.get_exp_config(stock)
     experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
     experiment.trainer.optimizer_config = optimization.OptimizationConfig()

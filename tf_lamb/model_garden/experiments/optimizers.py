@@ -15,7 +15,7 @@ import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import start_observing
 from tf_lamb.core import rules
 from tf_lamb.model_garden.common import seams
-from tf_lamb.model_garden.experiments.schedules import is_steered, settings_of
+from tf_lamb.model_garden.experiments.schedule_configs import is_steered, settings_of
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 

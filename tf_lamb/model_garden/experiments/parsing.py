@@ -56,7 +56,7 @@ def parse(
     Raises:
         UserError: if a flag, a file or a setting is wrong.
     """
-    begun, files = _named(flags) if begun is None else (begun, [])
+    begun, files = _read_experiment(flags) if begun is None else (begun, [])
     params = begun.replace()
     for source in files:
         _override(params, source.settings, source.name)
@@ -70,7 +70,7 @@ def parse(
     chooses = flags.recipe in (scaling.TRANSFER, *scaling.PUBLISHED)
     warnings = [] if chooses else unread(begun, overridden, [*files, *of_override])
     tuned = params.replace()
-    text, filled_settings = _filled_in(flags, params, override)
+    text, filled_settings = _settings_of_batch(flags, params, override)
     _override(params, filled_settings, "--global_batch_size")
     parser = train_utils.ExperimentParser(flags)
     parser.parse_data_service(parser.parse_runtime(params))
@@ -92,8 +92,11 @@ def parse(
     return params, "\n".join(text)
 
 
-def _named(flags) -> tuple[config_definitions.ExperimentConfig, list[Source]]:
-    """Returns the experiment of `--experiment`, and the settings of each `--config_file`."""
+def _read_experiment(flags) -> tuple[config_definitions.ExperimentConfig, list[Source]]:
+    """Returns the experiment of `--experiment`, and the settings of each `--config_file`.
+
+    Raises `UserError` if there is no experiment of this name, or if a file cannot be read.
+    """
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
@@ -101,10 +104,12 @@ def _named(flags) -> tuple[config_definitions.ExperimentConfig, list[Source]]:
     return exp_factory.get_exp_config(flags.experiment), files
 
 
-def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
+def _settings_of_batch(flags, params, override: dict) -> tuple[list[str], dict]:
     """Returns lines that explain the settings for `--global_batch_size`, and these settings.
 
-    Both are empty without this flag. Raises `UserError` if the recipe does not fit the experiment.
+    Both are empty without this flag. With it, `params` first gets the types that
+    `--params_override` sets. Raises `UserError` if the recipe does not fit the experiment, or if
+    `--recipe` is set without the flag.
     """
     if not (batch := flags.global_batch_size):
         if flags.recipe:
@@ -116,7 +121,9 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
     _check_one(flag, "task.train_data.global_batch_size", batch, override)
     _override(params, _types(override), "--params_override")
     with named(flag):
-        line, settings = scaling.fill_in(flags.recipe or scaling.DEFAULT, batch, params, override)
+        line, settings = scaling.settings_at_batch(
+            flags.recipe or scaling.DEFAULT, batch, params, override
+        )
     return [line], settings
 
 

@@ -28,7 +28,9 @@ DEFAULT, TRANSFER = "legw", "transfer"  # rules: the default, and `recipes.trans
 RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)  # the values of --recipe
 
 
-def fill_in(name: str, batch_size: int, params, override: dict | None = None) -> tuple[str, dict]:
+def settings_at_batch(
+    name: str, batch_size: int, params, override: dict | None = None
+) -> tuple[str, dict]:
     """Returns a text that explains the settings at another batch size, and these settings.
 
     Args:
@@ -328,7 +330,7 @@ def _division(baseline: Baseline, batch_size: int) -> str:
 
 
 def _text_of_warmup(baseline: Baseline, target: Target) -> str:
-    """Returns a clause on the new and the old number of steps of warmup."""
+    """Returns a clause on the old number of steps of warmup, and on the one the rule computes."""
     before, after = baseline.curve.warmup_steps, target.rule_warmup
     as_many_examples = round_half_up(Fraction(before * baseline.batch_size, target.batch_size))
     if after == before:

@@ -161,8 +161,9 @@ def _types(begun, path: str, settings_by_source: list[dict]) -> list[str | None]
 def _blocks(settings: dict) -> Iterator[str]:
     """Yields the blocks that a source has for a choice.
 
-    It leaves out a block whose settings are all off, such as `adamw.weight_decay_rate=0`: a user
-    who takes another type says so that nothing of the experiment's own block is to be kept.
+    It leaves out a block whose values are all 0, false or null, such as
+    `adamw.weight_decay_rate=0`. With such a block, a user who chooses another type only clears the
+    settings that the experiment had for the old type.
     """
     for key, block in settings.items():
         if isinstance(block, dict) and any(value for _, value in leaves(block)):

@@ -1,5 +1,8 @@
 """Finds, checks and restores the checkpoint from which a run resumes: the last complete one.
 
+The module also writes files in one step (`atomic_write`, `write_json`), tests whether a folder can
+be written (`is_writable`), and exports the best checkpoint of a run (`Best`).
+
 TensorFlow writes a new checkpoint beside the older ones, and then writes its name into the file
 `checkpoint` of the folder. A run that is killed in between resumes from the previous checkpoint.
 Still, a disk or a person may damage the file `checkpoint` or the checkpoint that it names. Without
@@ -93,7 +96,7 @@ def latest(folder: str) -> str | None:
         return None
 
 
-def readable(folder: str) -> str | None:
+def first_readable(folder: str) -> str | None:
     """Returns the path of a folder's first checkpoint whose `.index` file can be read, or None.
 
     It tries the checkpoint that the file `checkpoint` names, and then the others, newest first.
@@ -102,12 +105,12 @@ def readable(folder: str) -> str | None:
 
 
 def reader(folder: str):
-    """Returns TensorFlow's reader of the checkpoint that `readable` finds; None without one."""
+    """Returns TensorFlow's reader of what `first_readable` finds; None if it finds nothing."""
     return next(filter(None, map(_reader, _candidates(folder))), None)
 
 
 def steps_done(folder: str) -> int:
-    """Returns the `global_step` of the checkpoint that `readable` finds; 0 without one.
+    """Returns the `global_step` of the checkpoint that `first_readable` finds; 0 without one.
 
     After `repair`, a run in this folder resumes at that step.
     """
@@ -115,7 +118,7 @@ def steps_done(folder: str) -> int:
 
 
 def updates_done(folder: str) -> int:
-    """Returns the optimizer's `iterations` in the checkpoint that `readable` finds, or 0.
+    """Returns the optimizer's `iterations` in the checkpoint that `first_readable` finds, or 0.
 
     Unlike `global_step`, `iterations` does not count a step that was skipped because its gradients
     were not finite.
@@ -124,7 +127,7 @@ def updates_done(folder: str) -> int:
 
 
 def _count(folder, name) -> int:
-    """Returns the value of the first variable in the checkpoint that `readable` finds, or 0.
+    """Returns the value of the first variable in the checkpoint that `first_readable` finds, or 0.
 
     `name` is a regular expression for the variable's name, without the suffix of checkpoints.
     """
@@ -378,7 +381,9 @@ class Manager(tf.train.CheckpointManager):
         self._model_dir, self._evaluated, self._mode = model_dir, evaluated, mode
 
     def restore_or_initialize(self):
-        """Restores the checkpoint of `model_dir`, or initializes the model; see base class.
+        """Restores a checkpoint, or initializes the model if there is none; see base class.
+
+        The checkpoint is `evaluated`, if that is set, or else the last one of `model_dir`.
 
         Returns:
             The path of the checkpoint, or what the base class returns if there is none.
@@ -440,6 +445,7 @@ class Manager(tf.train.CheckpointManager):
         """Returns whether the evaluation uses moving averages of the weights (`ema`).
 
         Raises `UserError` if it does and the checkpoint has no averages, because they would be 0.
+        Logs a warning if it does not and the checkpoint has some.
         """
         uses_averages = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []

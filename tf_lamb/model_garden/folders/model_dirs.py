@@ -1,6 +1,7 @@
 """Manages the folder of a run, the model_dir: its lock, its settings, and notes on the run.
 
-Also checks that an experiment can train or be evaluated in a folder which an earlier run has used.
+Also checks that an experiment can train or be evaluated in a folder which an earlier run has used,
+and reads the facts that a folder of data has on its data.
 """
 
 import fcntl  # is missing on Windows, but so is tensorflow-text, which Model Garden needs
@@ -32,7 +33,8 @@ _locked: dict[str, IO] = {}  # path -> lock file, open while this process trains
 def lock(model_dir: str) -> None:
     """Locks a folder until this process ends, so that no other run trains in it.
 
-    Does nothing for a folder in a bucket, or on a file system without locks.
+    Does nothing for a folder in a bucket. On a file system without locks it makes the folder and an
+    empty lock file, but locks nothing.
 
     Raises:
         UserError: if another run trains in the folder.
@@ -53,6 +55,7 @@ def lock(model_dir: str) -> None:
             "choose another --model_dir"
         ) from error
     except OSError:
+        # The file stays, because another run may hold a lock on it if only this call has failed.
         file.close()
         return
     file.truncate(0)
@@ -207,7 +210,9 @@ def check_folder(params, model_dir: str, experiment: str | None, seed: int | Non
         seed: the seed, if one is set.
 
     Raises:
-        UserError: if the folder is a file, or holds checkpoints of another experiment.
+        UserError: if the folder is a file; if it has a checkpoint but no params.yaml; or if its run
+            has another experiment, seed, model or batch size than this one, or another setting on
+            which the optimizer's variables depend.
     """
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
@@ -345,7 +350,7 @@ def check_handed_over(params, model_dir: str, successor: str) -> None:
     """
     if not checkpoints.is_begun(successor):
         return
-    latest = checkpoints.readable(model_dir)
+    latest = checkpoints.first_readable(model_dir)
     latest = latest and os.path.basename(latest)
     # The notes of older versions of this package lack the checkpoint that a run started from.
     start = read_run(successor).get("began_with") or latest

@@ -61,7 +61,8 @@ def report(model_dir: str) -> str:
             `trainer.train_steps`.
     """
     params = model_dirs.read_params(model_dir)
-    checkpoint, train_steps = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
+    checkpoint = checkpoints.first_readable(model_dir)
+    train_steps = at(params, "trainer.train_steps")
     if checkpoint is None or not isinstance(train_steps, int):
         file = "checkpoint" if checkpoint is None else "params.yaml with trainer.train_steps"
         raise FileNotFoundError(
@@ -102,10 +103,10 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     Returns the path of the picture, or "none" with the reason.
     """
     scalars, prefix = read_scalars(os.path.join(model_dir, "trust_ratios")), "trust_ratio/"
-    losses = _named(train, training_loss="training")
-    losses |= _named(validation, validation_loss="validation")
-    rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
-    noise_scales = _named(train, noise_scale="noise scale")
+    losses = _curves(train, training_loss="training")
+    losses |= _curves(validation, validation_loss="validation")
+    rates = _curves(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
+    noise_scales = _curves(train, noise_scale="noise scale")
     ratios = {tag.removeprefix(prefix): scalars[tag] for tag in scalars if tag.startswith(prefix)}
     batch_size = at(params, _BATCH) or 0
     panels = [
@@ -132,7 +133,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     return path
 
 
-def _named(scalars, **labels: str) -> plots.Curves:
+def _curves(scalars, **labels: str) -> plots.Curves:
     """Returns the curves of a plot: label -> step -> value.
 
     `labels` maps tags of TensorBoard to labels. Tags that `scalars` lacks are left out.

@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from tf_lamb.model_garden.common.console import Console
 
 
-def found(output_dir, files, settings):
+def find_same_data(output_dir, files, settings):
     """Looks for data with the same settings in a folder, and prints a line if they are there.
 
     Args:
@@ -49,7 +49,7 @@ def found(output_dir, files, settings):
 
 
 @contextlib.contextmanager
-def filled(output_dir, files, facts):
+def fill_folder(output_dir, files, facts):
     """Fills a folder with new data.
 
     Args:
@@ -73,7 +73,9 @@ def filled(output_dir, files, facts):
 
 
 def run(name, write, summary):
-    """Runs `write` as a command with a flag for each of its documented arguments.
+    """Runs `write` as a command with a flag for `output_dir` and each keyword-only argument.
+
+    The help of each flag is read from the docstring of `write`.
 
     Args:
         name: the name of the command, which each of its error messages begins with.

@@ -39,12 +39,14 @@ class Divergence:
         self._optimizer, self._model = optimizer, model
         self._advice, self._skipped = optimizer._guard.advice, optimizer.skipped_steps
         self._diagnosis = Diagnosis(patience, self._advice)
+        self._diagnosis.begin_loss(self._skipped)
         self.recovery = recovery
 
     def __call__(self, output):
         """Checks whether the run has diverged, and adds the number of skipped steps to `output`.
 
-        `output` is the dict of a loop's results.
+        `output` is the dict of a loop's results. Steps that were skipped in the loop are logged in
+        a warning.
 
         Raises:
             FloatingPointError: if the run has diverged, and `recovery` is None or has given up. The
@@ -71,6 +73,7 @@ class Divergence:
         elif report:
             raise report
         self._skipped = self._optimizer.skipped_steps  # fewer if recovery restored a checkpoint
+        self._diagnosis.begin_loss(self._skipped)  # the loss is the mean of one loop
 
     def _recover(self, output, report):
         """Calls `recovery`, which goes back to the last checkpoint if the loss is not finite.

@@ -130,7 +130,10 @@ class Controller(orbit.Controller):
         return output
 
     def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
-        """Evaluates each new checkpoint until the last one of the training run; see base class.
+        """Evaluates new checkpoints until the last one of the training run; see base class.
+
+        It always takes the newest one. If several come during an evaluation, the older ones of them
+        are not evaluated.
 
         Args:
             steps: the number of steps of an evaluation; -1 takes all data.
@@ -143,7 +146,7 @@ class Controller(orbit.Controller):
 
         Raises:
             UserError: if no checkpoint has come within `timeout` seconds and `timeout_fn` returns
-                false.
+                false, or if a checkpoint is not of this model.
         """
         folder, evaluated_path, is_over = self.checkpoint_manager.directory, None, False
         output, last_change = None, time.monotonic()
@@ -173,7 +176,10 @@ class Controller(orbit.Controller):
                 )
 
     def _last_evaluated(self):
-        """Returns the step of the last evaluation; 0 without one, as step 0 is never evaluated."""
+        """Returns the step of the last evaluation; 0 without one, as step 0 is never evaluated.
+
+        If the run has lost the weights of that step, it writes 0 to the file, and returns 0.
+        """
         step = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
         if step > self.global_step.numpy():  # the run has lost the weights of that step
             self._remember(step := 0)

@@ -88,7 +88,7 @@ def _meet(params, args) -> Session:
     """
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
-    checkpoint = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    checkpoint = _checkpoint_to_evaluate(params, args.model_dir) if args.mode == "eval" else None
     session = Session(
         params=params,
         args=args,
@@ -97,15 +97,17 @@ def _meet(params, args) -> Session:
         is_chief=batches.is_chief(params),
         workers=batches.workers(params),
     )
-    strategy = _joined(session)
-    return dataclasses.replace(session, params=_dealt_out(session, strategy), strategy=strategy)
+    strategy = _make_strategy(session)
+    params = _with_micro_batches(session, strategy)
+    return dataclasses.replace(session, params=params, strategy=strategy)
 
 
-def _dealt_out(session: Session, strategy):
-    """Returns the experiment, on a TPU with the number of micro-batches set.
+def _with_micro_batches(session: Session, strategy):
+    """Returns the experiment, on a TPU with the number of micro-batches set, and prints it.
 
-    That number follows from `--per_replica_batch_size` and the number of replicas. Without a TPU it
-    is set already, because then the settings alone give the number of replicas.
+    The number follows from `--per_replica_batch_size` and the number of replicas. Without a TPU it
+    is set already, because then the settings alone give the number of replicas. Raises `UserError`
+    if the batch cannot be split.
     """
     if batches.replicas(session.params) is not None or not session.trains:
         return session.params
@@ -119,10 +121,11 @@ def _dealt_out(session: Session, strategy):
 
 
 def _take_folder(console, session: Session) -> None:
-    """Checks that the folder can be written, locks it, and writes the log into it.
+    """Checks that the folder can be written, locks it for training, and writes the log into it.
 
-    Only the chief locks and logs; the log of other workers goes to their stderr. If an evaluation
-    cannot write to the folder, as when somebody else owns it, its files go to a temporary folder.
+    An evaluation does not lock the folder. Only the chief locks and logs; the log of other workers
+    goes to their stderr. If an evaluation cannot write to the folder, as when somebody else owns
+    it, its files go to a temporary folder.
     """
     args = session.args
     if not checkpoints.is_writable(args.model_dir):
@@ -140,7 +143,7 @@ def _take_folder(console, session: Session) -> None:
 
 
 def _begin(console, session: Session) -> bool:
-    """Prepares the folder for training or evaluation, and prints where a run resumes.
+    """Prepares the folder for a run that trains, and prints where it resumes.
 
     It removes unfinished checkpoints, and writes down the experiment, the seed and the initial
     checkpoint. It returns False if there is nothing to train, because the run has reached its last
@@ -148,14 +151,15 @@ def _begin(console, session: Session) -> bool:
     """
     params, args = session.params, session.args
     checkpoints.repair(args.model_dir)
-    evaluates_once = args.mode in ("train", "train_and_eval")  # other modes always evaluate
-    if evaluates_once and model_dirs.is_over(params, args.model_dir, args.mode):
+    # The third mode that trains, train_and_post_eval, evaluates even if training is over.
+    stops_when_over = args.mode in ("train", "train_and_eval")
+    if stops_when_over and model_dirs.is_over(params, args.model_dir, args.mode):
         if session.is_chief:
             step = checkpoints.steps_done(args.model_dir)
             print(f"Training is over at step {step:,}: a larger trainer.train_steps goes on")
             print(report.report(args.model_dir), flush=True)
         return False
-    console.on_stop = lambda: _stopped(console.step, args.model_dir)
+    console.on_stop = lambda: _text_at_stop(console.step, args.model_dir)
     initial = params.task.init_checkpoint
     model_dirs.write_run(args.model_dir, args.experiment, session.seed, initial)
     if session.is_chief and (latest := checkpoints.latest(args.model_dir)):
@@ -199,7 +203,7 @@ def _end(session: Session) -> None:
         print(f"Training is over at step {step:,}, and so is its evaluation", flush=True)
 
 
-def _evaluated(params, model_dir: str) -> str | None:
+def _checkpoint_to_evaluate(params, model_dir: str) -> str | None:
     """Returns the path of the checkpoint to evaluate; None to evaluate `task.init_checkpoint`.
 
     Raises `UserError` if there is neither.
@@ -213,13 +217,13 @@ def _evaluated(params, model_dir: str) -> str | None:
     return checkpoint
 
 
-def _stopped(step: int | None, model_dir: str) -> str:
+def _text_at_stop(step: int | None, model_dir: str) -> str:
     """Returns the line to print when the user stops training: where it stopped and will resume.
 
     `step` is the last step; None before the first one.
     """
     position = f"at step {step:,}" if step else "before the first step"
-    checkpoint = checkpoints.readable(model_dir)
+    checkpoint = checkpoints.first_readable(model_dir)
     next_run = f"goes on from {checkpoint}" if checkpoint else "begins anew"
     return f"Stopped {position}. The same command {next_run}"
 
@@ -230,7 +234,7 @@ def _stopped(step: int | None, model_dir: str) -> str:
 def _settings_to_share(session: Session) -> dict[str, str]:
     """Returns the settings on which all workers of a run have to agree, name -> text."""
     params, args = session.params, session.args
-    start = session.checkpoint or checkpoints.readable(args.model_dir)
+    start = session.checkpoint or checkpoints.first_readable(args.model_dir)
     initial = params.task.init_checkpoint and model_dirs.checkpoint_in(params.task.init_checkpoint)
     settings = {
         "the version of tf_lamb": tf_lamb.__version__,
@@ -249,7 +253,7 @@ def _settings_to_share(session: Session) -> dict[str, str]:
     return {name: repr(value) for name, value in settings.items()}
 
 
-def _joined(session: Session) -> tf.distribute.Strategy | None:
+def _make_strategy(session: Session) -> tf.distribute.Strategy | None:
     """Makes the strategy of a TPU or of several workers; None if Model Garden's main makes it.
 
     With several workers, returns when all of them have compared their settings. If the settings

@@ -26,7 +26,7 @@ from tf_lamb.model_garden.checks import data as data_checks
 from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments import schedules
+from tf_lamb.model_garden.experiments import schedule_configs
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, controllers
 
@@ -106,7 +106,7 @@ class Trainer(base_trainer.Trainer):
             build_dataset = dataset_or_fn
 
             def dataset_or_fn(data, input_context=None):  # Orbit passes `input_context` by name
-                return data_checks.checked(build_dataset(data, input_context), limits)
+                return data_checks.with_bounds_check(build_dataset(data, input_context), limits)
 
         return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
 
@@ -163,6 +163,8 @@ class Trainer(base_trainer.Trainer):
     def train_loop_begin(self):
         """Begins a loop of steps; see base class.
 
+        Before the first one, it logs a warning if settings need a `Runner` and none is used.
+
         Raises:
             UserError: if the learning rate follows the loss, but no action in this loop passes the
                 loss on to it.
@@ -174,7 +176,7 @@ class Trainer(base_trainer.Trainer):
 
     def _check_loop(self):
         """Raises `UserError`, or logs a warning, if settings need a `Runner` and none is used."""
-        rate = schedules.steered_rate(self.optimizer)
+        rate = schedule_configs.steered_rate(self.optimizer)
         if rate and not rate.is_watched:
             raise UserError(
                 "the learning rate follows the loss, and nobody watches the loss in this loop. "
@@ -182,7 +184,7 @@ class Trainer(base_trainer.Trainer):
                 "the action that the learning rate's own `action` makes"
             )
         config = self.config.trainer.optimizer_config.optimizer.get()
-        if settings := list(_seen_to_by_a_runner(config)):
+        if settings := list(_settings_for_a_runner(config)):
             logging.warning(
                 "This loop is not run by tf_lamb.model_garden.running.runner. Nothing comes of %s, "
                 "but by actions that you give it.",
@@ -205,7 +207,7 @@ class Trainer(base_trainer.Trainer):
         self.global_step.assign(steps_before + 1)  # the base class added 1 for each micro-batch
 
 
-def _seen_to_by_a_runner(config):
+def _settings_for_a_runner(config):
     """Yields, as `name=value`, the settings of an optimizer that only a `Runner` acts on."""
     adascale, noise = getattr(config, "adascale", None), getattr(config, "measure_noise", None)
     if getattr(config, "divergence_report", False):
@@ -285,7 +287,11 @@ class Runner(train_lib.OrbitExperimentRunner):
         )
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
-        """Makes this package's `Controller`, with the optimizer's actions and the progress bar."""
+        """Makes this package's `Controller`, with the optimizer's actions and the progress bar.
+
+        It also resumes the action that steers the learning rate. The chief prints a note if the
+        settings make the learning rate of a resumed run jump.
+        """
         # seam: relies on tf-models-official 2.20.0, which calls this private method. It passes None
         # for both kinds of actions if the caller of `run_experiment` has passed no actions.
         train_actions = [
@@ -316,12 +322,16 @@ class Runner(train_lib.OrbitExperimentRunner):
             optimizer, config = measuring(trainer.optimizer), self.params.trainer.optimizer_config
             is_adascale = isinstance(optimizer, AdaScale)
             step = optimizer.base_steps if is_adascale else step_of(trainer.optimizer)
-            if message := schedules.jump(self.before, config, step):
+            if message := schedule_configs.jump(self.before, config, step):
                 print(message, flush=True)
         return controller
 
     def _actions(self, optimizer):
-        """Makes the Orbit actions that the optimizer's settings ask for, such as `adascale`."""
+        """Makes the Orbit actions that the optimizer's settings ask for, such as `adascale`.
+
+        It keeps those that `run` calls at its end, and tells the trainer that they are made. Logs a
+        warning if synchronized batch normalization would bias a measured noise.
+        """
         self.trainer.has_our_runner = True
         config = self.params.trainer.optimizer_config.optimizer.get()
         train_actions: list = []
@@ -331,7 +341,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = actions.TrustRatios(optimizer, folder, interval)
             train_actions.append(self._trust_ratios)
-        if rate := schedules.steered_rate(optimizer):
+        if rate := schedule_configs.steered_rate(optimizer):
             is_chief = self.strategy.extended.should_checkpoint
             self._steering = rate.action(optimizer, self.model_dir, writes=is_chief)
             self._advisers = (self._steering,)
@@ -350,7 +360,8 @@ class Runner(train_lib.OrbitExperimentRunner):
     def run(self):
         """Runs the experiment as the base class does, and then prints the advice of the actions.
 
-        An example is the advice on the batch size that the action `NoiseScale` gives.
+        An example is the advice on the batch size that the action `NoiseScale` gives. The files of
+        trust ratios are closed first, and a table of the last ratios is logged.
         """
         if self._progress and "train" in self._mode:
             self._progress.begin()

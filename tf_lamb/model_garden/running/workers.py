@@ -17,7 +17,8 @@ from tf_lamb.core.messages import differences_text
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-# Seconds that workers wait for the settings of a worker that has joined the cluster.
+# Seconds of each wait at the start. The chief waits this long for the settings of each worker, and
+# the others twice as long for the chief; then each waits once for all others.
 PATIENCE_AT_START = 300
 # Seconds of each of three waits at the end: for the state that the chief publishes, for the folder
 # to show that state, and for the other workers.
@@ -38,8 +39,10 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
 
     Raises:
         UserError: in every worker, if settings differ, or if a worker does not publish its settings
-            within `PATIENCE_AT_START` seconds.
+            in the times that `PATIENCE_AT_START` sets. The error says how long this worker has
+            waited.
     """
+    start = time.monotonic()
     # The settings go through the key-value store of the cluster, because a collective operation of
     # the strategy would hang if workers have different numbers of GPUs.
     store, milliseconds = _store(), 1000 * PATIENCE_AT_START
@@ -58,9 +61,8 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
             store.wait_at_barrier(_SETTINGS, milliseconds)
     except tf.errors.DeadlineExceededError as error:
         raise UserError(
-            f"a worker of TF_CONFIG has not said within {PATIENCE_AT_START} seconds what it was "
-            "told: it has ended, or is of another version. See what it printed "
-            f"({error.message})"
+            f"a worker of TF_CONFIG has not said {_waited_text(start)}, what it was told: it "
+            f"has ended, or is of another version. See what it printed ({error.message})"
         ) from error
     if difference:
         raise UserError(
@@ -70,7 +72,7 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
 
 
 def wait_for_chief(is_chief: bool, model_dir: str) -> None:
-    """Waits until every worker sees the folder as the chief has left it.
+    """Waits until all workers see the folder as the chief has left it.
 
     The chief alone writes the last checkpoint into the folder. The other workers may be done
     earlier, and on NFS or in a bucket they may see the checkpoint later than the chief. They have
@@ -84,10 +86,11 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
         UserError: if the chief ends before it publishes what it has left in the folder, or if that
             is not visible here within `PATIENCE` seconds.
     """
+    start = time.monotonic()
     store, milliseconds = _store(), 1000 * PATIENCE
     try:
         if is_chief:
-            store.set_config_key_value(_LEFT, json.dumps(_seen(model_dir)))
+            store.set_config_key_value(_LEFT, json.dumps(_visible_state(model_dir)))
         chief_state = json.loads(store.get_config_key_value(_LEFT, milliseconds))
         _wait_to_see(chief_state, model_dir)
         # The chief ends right after the barrier, perhaps before the other workers have left it.
@@ -97,15 +100,20 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
     except tf.errors.OpError as error:
         raise UserError(
             f"--model_dir={model_dir}: another worker of TF_CONFIG has ended, or has not come to "
-            f"the end within {PATIENCE} seconds. See what it printed, and give the same command "
-            f"again in all of them ({error.message.splitlines()[0]})"
+            f"the end {_waited_text(start)}. See what it printed, and give the same command again "
+            f"in all of them ({error.message.splitlines()[0]})"
         ) from error
 
 
-def _store():
-    """Returns TensorFlow's key-value store, through which the workers of a cluster communicate.
+def _waited_text(start: float) -> str:
+    """Returns how long this worker has waited since a time of the monotonic clock, for errors."""
+    return f"in {time.monotonic() - start:,.0f} seconds, for which this one has waited"
 
-    The chief runs it, so it is gone when the chief ends.
+
+def _store():
+    """Returns TensorFlow's context, whose methods reach the key-value store of the cluster.
+
+    The workers communicate through the store. The chief runs it, so it is gone when the chief ends.
     """
     # seam: relies on tensorflow 2.20, where no part of the store is public.
     return context.context()
@@ -124,23 +132,42 @@ def _chief_may_have_ended(expected: bool) -> Iterator[None]:
             raise
 
 
-def _seen(model_dir: str) -> list:
+def _visible_state(model_dir: str) -> list:
     """Returns the last checkpoint's name and the last evaluation's step that this worker sees."""
-    checkpoint = checkpoints.readable(model_dir)
+    checkpoint = checkpoints.first_readable(model_dir)
     return [checkpoint and os.path.basename(checkpoint), model_dirs.read_evaluated(model_dir)]
 
 
 def _wait_to_see(left: list, model_dir: str) -> None:
-    """Waits until `_seen` returns `left`, its result in the chief.
+    """Waits until `_visible_state` returns `left`, its result in the chief.
 
     Raises `UserError` after `PATIENCE` seconds.
     """
     deadline = time.monotonic() + PATIENCE
-    while (state := _seen(model_dir)) != left:
+    while (state := _visible_state(model_dir)) != left:
         if time.monotonic() > deadline:
+            chief_text, own_text = (
+                " and ".join(texts) for texts in zip(*_differing(left, state), strict=True)
+            )
             raise UserError(
-                f"--model_dir={model_dir}: the chief has left {left[0]} there, and this worker "
-                f"sees {state[0] or 'no checkpoint'} after {PATIENCE} seconds. Name a folder that "
-                "all workers share"
+                f"--model_dir={model_dir}: the chief has left {chief_text} there, and this worker "
+                f"sees {own_text} after {PATIENCE} seconds. Name a folder that all workers share"
             )
         time.sleep(PAUSE)
+
+
+def _differing(left: list, state: list) -> list[tuple[str, str]]:
+    """Returns, as texts, the parts of two results of `_seen` that differ.
+
+    Args:
+        left: the result in the chief.
+        state: the result in this worker.
+    """
+    texts = (
+        (
+            checkpoint or "no checkpoint",
+            f"the evaluation of step {step:,}" if step else "no evaluation",
+        )
+        for checkpoint, step in (left, state)
+    )
+    return [pair for pair in zip(*texts, strict=True) if pair[0] != pair[1]]

@@ -1,4 +1,4 @@
-"""Compiles a replica's training step at several batch sizes, and writes the results to a report."""
+"""Compiles a replica's training step at several batch sizes, and reports the results."""
 
 import contextlib
 import dataclasses
@@ -94,9 +94,10 @@ def _bracket(bytes_by_batch, available):
 def _meeting(bytes_by_batch, available, fits, fails):
     """Returns the number of examples at which a line through the known sizes meets the limit.
 
-    The number is rounded down. The line goes through the most examples that fit and the fewest that
-    do not. If all sizes fit, it goes through the largest size and the next one, smaller by at least
-    two examples, that needs fewer bytes.
+    The number is rounded down, and is at least `fits` and at most `fails` - 1. The line goes
+    through the most examples that fit and the fewest that do not. If all sizes fit, it goes through
+    the largest size and the next one, smaller by at least two examples, that needs fewer bytes; the
+    number is then at most 1000 times `fits`.
 
     Args:
         bytes_by_batch: A dict from a number of examples to the bytes that they need.

@@ -171,7 +171,11 @@ class Program:
 
     @property
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """A dict from each kind of collective to their number and the bytes of whole arrays."""
+        """Kind of collective, such as all-reduce -> (their number, the bytes of their arrays).
+
+        The bytes are those of all arrays of the kind together. An array that is split over replicas
+        counts in full.
+        """
         return programs.collectives(self.exchanges)
 
 

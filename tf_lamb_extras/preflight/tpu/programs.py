@@ -55,7 +55,12 @@ class Exchange(NamedTuple):
 
 
 def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
-    """Returns a dict from each kind of collective to their number and the bytes of whole arrays."""
+    """Counts the collectives of each kind, and adds up the bytes of their arrays.
+
+    Returns:
+        Kind of collective, such as all-reduce -> (how many there are, the bytes of their arrays
+        together). An array that is split over replicas counts in full.
+    """
     totals: dict[str, tuple[int, int]] = {}
     for exchange in exchanges:
         count, size = totals.get(exchange.kind, (0, 0))
