@@ -322,6 +322,12 @@ def test_imports_follow(before, after):
     assert adopt(before).code == after
 
 
+def test_an_import_that_went_is_not_said_to_stay():
+    line = "    from tensorflow_addons.optimizers import LAMB\n"
+    code = f"def first():\n{line}    return LAMB(1e-3)\n\ndef second():\n{line}    return [LAMB]\n"
+    assert [note.line for note in adopt(code).notes if note.is_left] == [6, 7]
+
+
 def test_the_layout_of_a_call_stays():
     lines = ["    learning_rate=args.lr,  # tuned", "    weight_decay_rate=args.wd", "    if wd"]
     lines += ["    else 0,  # wd", "    beta_1=0.9  # last"]

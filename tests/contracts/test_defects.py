@@ -44,7 +44,7 @@ GUARDED = {
         "contracts/test_frontends.py::test_the_config_holds_every_argument",
         "contracts/test_saving.py::test_the_config_rebuilds_the_optimizer",
     ],
-    "D9": ["api/test_schedules.py::test_the_joint_of_a_warmup_with_the_hosts_own_is_exact"],
+    "D9": ["api/test_keras_schedules.py::test_the_joint_of_a_warmup_with_the_hosts_own_is_exact"],
     "D10": [f"{HERE}::test_an_epsilon_of_zero_is_zero"],
     "D11": [ORACLE, "core/test_plan.py::test_adaptation_follows_decay_unless_given"],
     "D12": ["contracts/test_optimizers.py::test_sparse_gradients_are_dense_ones"],

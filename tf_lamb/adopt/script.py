@@ -1,6 +1,7 @@
 """Rewrites the calls and imports of a script, and leaves everything else as it stands."""
 
 import dataclasses
+import difflib
 import io
 import re
 import tokenize
@@ -88,7 +89,11 @@ def _mention_notes(script: Script, new_code: str) -> list[Note]:
     if not script.imported_packages & _PACKAGES:
         return []
     noted = {note.line for note in script.notes}
-    new_lines = {line.rstrip() for line in new_code.splitlines()}
+    # Which lines were left: an equal line elsewhere in the new code says nothing of this one.
+    matcher = difflib.SequenceMatcher(
+        None, script.code.splitlines(), new_code.splitlines(), autojunk=False
+    )
+    left = {start + i + 1 for start, _, size in matcher.get_matching_blocks() for i in range(size)}
     mentions_by_line: dict[int, list[str]] = {}
     for token in tokenize.generate_tokens(io.StringIO(script.code).readline):
         line, column = token.start
@@ -98,7 +103,7 @@ def _mention_notes(script: Script, new_code: str) -> list[Note]:
             and _literal_text(token.string).lower() in _OPTIMIZER_TYPES
         )
         is_ours = re.search(r"\btf_lamb\.([\w.]+\.)?$", token.line[:column])
-        is_unnoted = line not in noted and token.line.rstrip() in new_lines
+        is_unnoted = line in left and line not in noted
         if (is_name or is_text) and is_unnoted and not is_ours:
             mentions_by_line.setdefault(line, []).append(token.string)
     return [

@@ -51,8 +51,8 @@ class Schedule:
     def checked(self, name: str, value: Any) -> Any:
         """Checks a learning rate or schedule that is a field of this schedule, and returns it.
 
-        Subclasses in `tf_lamb.api.schedules` also raise an error if a schedule of Keras 3 is used
-        with tf_keras, or the other way round.
+        Subclasses in `tf_lamb.api.keras_schedules` also raise an error if a schedule of Keras 3 is
+        used with tf_keras, or the other way round.
 
         Args:
             name: The name of the field, for the message.

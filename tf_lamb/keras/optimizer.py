@@ -9,10 +9,10 @@ import functools
 import keras
 from keras import ops
 
+from tf_lamb.api.keras_schedules import to_float_scalar
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.planner import check_built_for
-from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import clip_to_bounds

@@ -6,7 +6,7 @@ Each class joins a framework-independent one of `tf_lamb.core.schedules` with Ke
 import keras
 from keras import ops
 
-from tf_lamb.api.schedules import Schedule
+from tf_lamb.api.keras_schedules import Schedule
 from tf_lamb.core import schedules
 
 

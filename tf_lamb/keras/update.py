@@ -58,7 +58,7 @@ ALWAYS = Choice()
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
-class Update(step.Update):
+class KerasUpdate(step.Update):
     """Applies one rule to many variables.
 
     Attributes:
@@ -349,10 +349,10 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
         arguments: The keyword arguments of the update on every backend.
 
     Returns:
-        The `Update` of `tf_lamb.tensorflow` or of this module.
+        A `TensorFlowUpdate`, or on another backend a `KerasUpdate`.
     """
     if keras.backend.backend() == "tensorflow":
-        from tf_lamb.tensorflow.update import Update as TensorFlowUpdate
+        from tf_lamb.tensorflow.update import TensorFlowUpdate
 
         return TensorFlowUpdate(
             jit_compile=jit_compile, gains_by_xla=rule.gains_by_xla, **arguments
@@ -366,7 +366,7 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
     stacks_matrices = may_stack and (
         distributes_stacks or (arguments["stacks_matrices"] and not is_shared)
     )
-    return Update(
+    return KerasUpdate(
         is_shared=is_shared,
         distributes_stacks=distributes_stacks,
         **(arguments | {"stacks_matrices": stacks_matrices}),

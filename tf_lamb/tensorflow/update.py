@@ -97,7 +97,7 @@ def _add_one(counter):
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
-class Update(step.Update):
+class TensorFlowUpdate(step.Update):
     """Applies one update rule to many variables, on one replica.
 
     A program, a `tf.function`, is traced for each combination of shape, dtype and treatment, and is

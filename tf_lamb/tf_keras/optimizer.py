@@ -10,7 +10,7 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.core import accumulation
 from tf_lamb.tensorflow import namespace, replicas, tracking
-from tf_lamb.tensorflow.update import Update, dense
+from tf_lamb.tensorflow.update import TensorFlowUpdate, dense
 from tf_lamb.tf_keras import host, schedules, seams
 from tf_lamb.tf_keras.base import BaseOptimizer
 
@@ -80,7 +80,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         super().build(var_list)
         averages = self._model_variables_moving_average if self.use_ema else ()
         self._make_storage(list(map(host.native, var_list)), plan, averages)
-        self._update = Update(
+        self._update = TensorFlowUpdate(
             jit_compile=self._settings.jit_compile,
             gains_by_xla=self.rule.gains_by_xla,
             **self._update_arguments(),

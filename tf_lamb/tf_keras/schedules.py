@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import tf_keras
 
-from tf_lamb.api.schedules import Schedule
+from tf_lamb.api.keras_schedules import Schedule
 from tf_lamb.core import schedules
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tf_keras import host

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tf_lamb.api.keras_schedules import arrays_to_numbers
 from tf_lamb.api.optimizers.settings import EXCLUSIONS
-from tf_lamb.api.schedules import arrays_to_numbers
 from tf_lamb.core.rules.muon import PRESETS
 
 # Arguments that do not change the computed numbers.

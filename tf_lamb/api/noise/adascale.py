@@ -8,11 +8,11 @@ is computed from the noise of the gradients.
 from collections.abc import Callable
 from typing import Any
 
+from tf_lamb.api.keras_schedules import to_float_scalar
 from tf_lamb.api.noise.gain import GainMeter, second_moments_of
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.configured import with_base_rate
-from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import join_words
 

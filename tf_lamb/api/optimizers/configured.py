@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
+from tf_lamb.api.keras_schedules import arrays_to_numbers
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard, advice_for
 from tf_lamb.api.optimizers.planner import Planner
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
-from tf_lamb.api.schedules import arrays_to_numbers
 from tf_lamb.core import checks, recipes
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.recipes.recipe import check_recipe

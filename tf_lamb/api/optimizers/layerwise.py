@@ -4,10 +4,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tf_lamb.api.keras_schedules import to_float_scalar
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.reporting import Reporting
 from tf_lamb.api.optimizers.storage import make_storage
-from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.api.variables import path_of, step_of, waiting_micro_batches
 from tf_lamb.core import accumulation, schedules
 from tf_lamb.core import plan as plans

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, TypeVar
 
+from tf_lamb.api.keras_schedules import check_host
 from tf_lamb.api.optimizers import arguments
-from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks, layouts
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.plan import Plan
