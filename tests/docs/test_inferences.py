@@ -75,6 +75,12 @@ def letters_lose_little_with_1024_left():
     assert figures()["letters_updates"] == {16: 131072, 128: 16384, 2048: 1024, 16384: 128}
 
 
+def lamb_keeps_no_more_than_adamw():
+    """With 2,048 updates left or more, of nine results each."""
+    kept = figures()["kept_with_2048"]
+    assert kept["LAMB"] <= kept["AdamW"]
+
+
 def counts_are_of_all_that_is_finished():
     """A count's denominator is all tasks with a finished base and arm, but for what is void."""
     for (label, (arm, base)), ratio in itertools.product(against.WAYS.items(), (8, 32)):

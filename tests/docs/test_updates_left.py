@@ -8,16 +8,16 @@ import sys
 
 import numpy as np
 import pytest
+from support.figures import cells_of_pages
 from support.pages import ROOT, words
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.study import find_batch_kept
-from benchmarks.updates_left import analysis, chains, report, runs
+from benchmarks.updates_left import analysis, chains, report
 from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
 from tf_lamb.core.recipes.updates_left import EXCESS_PERCENT
 
 pytestmark = pytest.mark.once
-LOG = ROOT / "benchmarks" / "logs" / "updates_left.jsonl"
 NEEDED = {"AdamW": 600, "LAMB": 1200}  # updates at which the made-up excess is the margin
 POWER, MARGIN = 1.3, 0.01
 
@@ -198,12 +198,6 @@ def first_table(page):
     lines = [line for line in (ROOT / "docs" / page).read_text().splitlines() if "|" in line[:1]]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [rows[0], *rows[2:]]
-
-
-def cells_of_pages():
-    """Returns the cells of the optimizers that the pages tell of."""
-    cells = analysis.cells_of(runs.runs_of(LOG))
-    return [cell for cell in cells if cell.optimizer in report.PRINTED]
 
 
 def outcomes_in_percent():

@@ -23,6 +23,9 @@ from benchmarks.equivalence import statistics as tests
 from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.report import unit
 from benchmarks.language_model import report
+from benchmarks.updates_left import analysis
+from benchmarks.updates_left import report as updates_left_report
+from benchmarks.updates_left import runs as updates_left_runs
 
 # Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
 LINES = (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
@@ -600,7 +603,27 @@ def of_updates_left():
         "left": {ratio: (min(of), max(of)) for ratio, of in left.items()},
         "left_of_lm": {batch: examples // batch for batch in (2048, 8192, 32768)},
         "left_beyond_8": (min(beyond_8), max(beyond_8)),
+        "kept_with_2048": kept_with_2048(),
     }
+
+
+def cells_of_pages():
+    """Returns the cells of the study on updates left, of the optimizers that the pages tell of."""
+    log = ROOT / "benchmarks" / "logs" / "updates_left.jsonl"
+    cells = analysis.cells_of(updates_left_runs.runs_of(log))
+    return [cell for cell in cells if cell.optimizer in updates_left_report.PRINTED]
+
+
+def kept_with_2048():
+    """Returns optimizer -> how many results were kept with 2,048 updates left or more, of nine."""
+    kept, counts = collections.Counter(), collections.Counter()
+    for updates, by_optimizer in analysis.outcomes(cells_of_pages()).items():
+        for optimizer, seen in by_optimizer.items():
+            if updates >= 2048:
+                kept[optimizer] += seen.kept
+                counts[optimizer] += seen.count
+    assert set(counts.values()) == {9}
+    return kept
 
 
 def of_recipes():
