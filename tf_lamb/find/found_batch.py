@@ -230,7 +230,7 @@ class FoundBatch:
             [
                 *self._largest_lines(),
                 str(self.answer),
-                *self._short_run_lines(),
+                *_short_run_lines(self.runs, self.target, self.cost),
                 self.timed,
                 *self._input_wait_lines(),
                 *self._search_time_lines(),
@@ -346,16 +346,6 @@ class FoundBatch:
         search_time = duration_text(self.took)
         yield f"the search took {search_time}, with compilation and evaluation{run_text}"
 
-    def _short_run_lines(self):
-        """Yields lines on the short runs: steps to the target at the best rate of each batch."""
-        if not self.runs:
-            return
-        yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
-        for batch, runs in reach.best_runs_by_batch(self.runs).items():
-            steps_text = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in runs)
-            yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {steps_text} steps"
-        yield f"  they took {self.cost:.2f} times the examples of the baseline"
-
     def plot(self, ax: Any = None) -> Any:
         """Draws the hours of training, with their interval, as a function of the batch size.
 
@@ -370,3 +360,20 @@ class FoundBatch:
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: the text, and the plot where matplotlib is installed."""
         return plots.notebook_html(self)
+
+
+def _short_run_lines(runs, target, cost):
+    """Yields lines on the short runs: steps to the target at the best rate of each batch.
+
+    Args:
+        runs: The short runs.
+        target: The held-out loss that they trained to.
+        cost: Their examples, as a multiple of those of the baseline.
+    """
+    if not runs:
+        return
+    yield f"short runs to a held-out loss of {target:.4g}, at the best rate of each batch:"
+    for batch, best_runs in reach.best_runs_by_batch(runs).items():
+        steps_text = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in best_runs)
+        yield f"  batch {batch:,}, learning rate {best_runs[0].rate:.3g}: {steps_text} steps"
+    yield f"  they took {cost:.2f} times the examples of the baseline"

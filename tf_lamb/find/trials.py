@@ -345,42 +345,13 @@ class Trials:
             ValueError: if the model has a fixed batch size that the search does not use, or if the
                 evaluation gives no loss.
         """
-        self._check_call_size()
+        _check_call_size(self.model, self.data, self.batch_size // self.calls)
         try:
             self._loss_on_batch(self.model.test_on_batch, self.data.blocks[0])
         except Exception as error:
             if not (way_out := self._way_out_text("")):
                 raise
             raise ValueError(f"The model cannot be evaluated ({error}), {way_out}") from error
-
-    def _check_call_size(self):
-        """Raises ValueError if the model has a fixed batch size that the search does not use.
-
-        The input's shape of such a model names the batch size, as it must for a stateful RNN. The
-        search uses two sizes: that of a call of the training step, and that of a block of held-out
-        examples.
-        """
-        shapes = (tensor.shape for tensor in getattr(self.model, "inputs", None) or ())
-        fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
-        call_size, block_size = self.batch_size // self.calls, size_of(self.data.blocks[0])
-        cause = f"The model takes batches of {fixed} examples alone, as its input's shape says, and"
-        if fixed and call_size != fixed:
-            raise ValueError(
-                f"{cause} a call of this search has {call_size}: pass "
-                f"micro_batch_size={fixed} with a batch that it divides, or make the model "
-                "without a batch in that shape."
-            )
-        if fixed and block_size != fixed:
-            count = len(self.data.blocks)
-            # `Examples` makes blocks of these sizes: below BLOCK_MULTIPLE**2, or a multiple of
-            # BLOCK_MULTIPLE.
-            can_hold_out = fixed < BLOCK_MULTIPLE**2 or fixed % BLOCK_MULTIPLE == 0
-            way_out = f"pass validation_data= of {count * fixed:,} examples"
-            rebuild = "make the model without a batch in that shape"
-            raise ValueError(
-                f"{cause} each of {count} held-out blocks has {block_size}: "
-                f"{way_out if can_hold_out else rebuild}."
-            )
 
     def _way_out_text(self, default: str = NO_TEST_STEP_HINT) -> str:
         """Returns the end of an error message about a missing loss: its cause, and what to do.
@@ -477,6 +448,41 @@ def _with_fit_data(step: Callable, examples: Examples) -> Callable:
         return step(*state, data)
 
     return adapted_step
+
+
+def _check_call_size(model, data, call_size):
+    """Raises ValueError if the model has a fixed batch size that the search does not use.
+
+    The input's shape of such a model names the batch size, as it must for a stateful RNN. The
+    search uses two sizes: that of a call of the training step, and that of a block of held-out
+    examples.
+
+    Args:
+        model: The model of the search.
+        data: Its `Examples`.
+        call_size: The number of examples in a call of the training step.
+    """
+    shapes = (tensor.shape for tensor in getattr(model, "inputs", None) or ())
+    fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
+    block_size = size_of(data.blocks[0])
+    cause = f"The model takes batches of {fixed} examples alone, as its input's shape says, and"
+    if fixed and call_size != fixed:
+        raise ValueError(
+            f"{cause} a call of this search has {call_size}: pass "
+            f"micro_batch_size={fixed} with a batch that it divides, or make the model "
+            "without a batch in that shape."
+        )
+    if fixed and block_size != fixed:
+        count = len(data.blocks)
+        # `Examples` makes blocks of these sizes: below BLOCK_MULTIPLE**2, or a multiple of
+        # BLOCK_MULTIPLE.
+        can_hold_out = fixed < BLOCK_MULTIPLE**2 or fixed % BLOCK_MULTIPLE == 0
+        way_out = f"pass validation_data= of {count * fixed:,} examples"
+        rebuild = "make the model without a batch in that shape"
+        raise ValueError(
+            f"{cause} each of {count} held-out blocks has {block_size}: "
+            f"{way_out if can_hold_out else rebuild}."
+        )
 
 
 def _loss_of_logs(name, logs):
