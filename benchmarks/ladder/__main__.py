@@ -34,7 +34,9 @@ def main(_):
             for optimizer in optimizers_of(task)
         }
         for future in concurrent.futures.as_completed(made):
-            print(*made[future], future.result(), sep=", ", flush=True)
+            # An error of one is told now, and the others go on.
+            ended = repr(future.exception()) if future.exception() else future.result()
+            print(*made[future], ended, sep=", ", flush=True)
 
 
 if __name__ == "__main__":

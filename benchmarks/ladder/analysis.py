@@ -137,12 +137,20 @@ class Comparison:
             bounds of runs that end above the target.
         p: Two-sided, that both need as many updates; 1 where the bounds leave that open.
         is_decided: Whether Holm's method rejects that, among all comparisons of the task.
+        is_upper_bound: Whether the ratio is an upper bound, because a run of the baseline ends
+            above the target.
     """
 
     cell: Cell
     ratio: float
     p: float
     is_decided: bool = False
+    is_upper_bound: bool = False
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio, such as "0.71", or "under 0.71"."""
+        return f"{'under ' * self.is_upper_bound}{self.ratio:.2f}"
 
     @property
     def outcome(self) -> str:
@@ -191,6 +199,7 @@ def comparisons_of(cells: Iterable[Cell], task: str) -> list[Comparison]:
         Comparison(
             cell, cell.geometric_mean / baselines[cell.batch_size].geometric_mean,
             p_value(cell, baselines[cell.batch_size], deviation),
+            is_upper_bound=not baselines[cell.batch_size].is_reached,
         )
         for cell in cells
         if cell.optimizer != BASELINE and cell.batch_size in baselines

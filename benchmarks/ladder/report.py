@@ -53,7 +53,7 @@ def _text(cell, comparison):
     if not cell.reached:
         text = f"not reached in {cell.updates:,}"
     else:
-        ratio = f" ({comparison.ratio:.2f})" if comparison else ""
+        ratio = f" ({comparison.ratio_text})" if comparison else ""
         text = f"{cell.geometric_mean:,.0f}{ratio}, {cell.seconds_to_target:.1f} s"
         if not cell.is_reached:
             text = f"over {text}, reached by {cell.reached} of {len(cell.updates_to_target)}"

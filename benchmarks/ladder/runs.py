@@ -20,8 +20,11 @@ class Runs(runs.Runs):
 
 
 def runs_of(path) -> list[dict]:
-    """Returns the runs of this protocol in a log."""
-    return runs.runs_of(path, HASH)
+    """Returns the runs of this protocol in a log; of a run that was made twice, the first."""
+    lines: dict[str, dict] = {}
+    for line in runs.runs_of(path, HASH):
+        lines.setdefault(key(line), line)
+    return list(lines.values())
 
 
 def one(path, until, task, optimizer) -> str:

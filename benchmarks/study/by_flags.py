@@ -4,8 +4,8 @@
     python -m benchmarks.study.by_flags --table        # the table, from the log
 
 The Model Garden's trainer as a user runs it: a YAML with the small batch, its rate and its decay,
-then the same command with `--global_batch_size` and `--recipe=transfer`. Nothing else changes, and
-1,024 updates are left.
+then the same command with `--global_batch_size` and `--recipe=transfer`, which change rate, warmup,
+decay and betas. The user changes nothing else, and 1,024 updates are left.
 
     BERT-small     LAMB, the King James Bible, sequences of 64 tokens, batch 8 -> 256, 262,144
                    examples; scored by the loss of the masked tokens, and by their accuracy
@@ -16,8 +16,10 @@ Protocol, written before the first run. At the small batch the rate is searched 
 that of the YAML, on seed 0, until the best has a worse rate on either side (six rates at the most).
 Seeds 1, 2 and 3 then train at both batches. The result is kept if the mean score at the large batch
 is at most `margin` above that at the small one: what 5% fewer examples lose, taken from seeds 1 and
-2 with half of the examples as in docs/updates_left.md, and 0.2% at least. What chooses the rate and
-what scores is the validation data of the YAML: the seeds differ, the examples do not.
+2 with half of the examples as in docs/updates_left.md, and 0.2% at least. If the excess is closer
+to the margin than two standard errors of the difference of the means, that is not decided. A run
+that diverges counts as lost, and its score is infinite. What chooses the rate and what scores is
+the validation data of the YAML: the seeds differ, the examples do not.
 """
 
 import json
@@ -36,17 +38,13 @@ from absl import app, flags
 from benchmarks.shared.run_log import Log, commit
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("log", "benchmarks/logs/by_flags.jsonl", "Where every run is a line.")
-flags.DEFINE_string("data", ".build/by_flags", "The folder of the data, written if missing.")
-flags.DEFINE_multi_enum("path", ["bert", "resnet"], ["bert", "resnet"], "What to run.")
-flags.DEFINE_bool("table", False, "Print the table of the log, and run nothing.")
-flags.DEFINE_float("hours", 24.0, "No run begins after these.")
 
 RATIO, UPDATES_LEFT = 32, 1024
 WARMUP_SHARE = 0.05
 SEARCH_SEED, SEEDS, SEEDS_OF_HALF = 0, (1, 2, 3), (1, 2)
 MOST_RATES = 6
 FEWER, LEAST_MARGIN = 0.05, 0.002
+DIVERGED = "Training has diverged"  # what the trainer prints at the end of such a run
 EVALUATED = re.compile(r"Evaluated at step [\d,]+: (.*)")
 VERSES_OF_DOCUMENT = 25
 
@@ -138,7 +136,7 @@ def small_batch_yaml(path: str, folder: str, rate: float, examples: int, seed: i
     if path == "bert":
         for part in data.values():
             part |= {"seq_length": 64, "max_predictions_per_seq": 10}
-        data["train_data"]["shuffle_buffer_size"] = 100000  # all of the data
+        data["train_data"]["shuffle_buffer_size"] = 200000  # all of the data
         optimizer = {
             "learning_rate": {
                 "type": "polynomial",
@@ -192,6 +190,8 @@ def train(path: str, folder: str, run: dict) -> dict:
         seconds = time.perf_counter() - began
     printed = done.stdout + done.stderr
     found = EVALUATED.findall(printed)
+    if done.returncode and DIVERGED in printed:
+        return {"diverged": True, "seconds": round(seconds, 1)}
     if done.returncode or not found:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{printed[-3000:]}")
     metrics = dict(entry.split(" ") for entry in found[-1].split(", "))
@@ -230,13 +230,15 @@ class Path:
 
     def score(self, line: dict) -> float:
         """Returns what is to be small: a loss, or a share of errors."""
+        if line.get("diverged"):
+            return math.inf
         value = line[self.about["score"]]
         if self.about["is_accuracy"]:
             return 1 - value
         return value if math.isfinite(value) else math.inf
 
-    def tuned_rate(self) -> float:
-        """Searches the rate at the small batch."""
+    def tuned_rate(self) -> tuple[float, bool]:
+        """Searches the rate at the small batch; returns it, and whether it is at an edge."""
         found: dict[int, float] = {}  # by power: the rate is the first one times 2^power
 
         def at(power):
@@ -251,11 +253,11 @@ class Path:
             at(best - 1)
             at(best + 1)
             if len(found) == count:
-                return self.about["rate"] * 2.0**best
+                return self.about["rate"] * 2.0**best, best in (min(found), max(found))
 
     def run(self) -> dict:
         """Makes all runs; returns the row of the table."""
-        rate = self.tuned_rate()
+        rate, is_at_edge = self.tuned_rate()
         lines = {
             batch: [self.line(batch, rate, seed, self.examples) for seed in SEEDS]
             for batch in (self.batch, self.large)
@@ -263,29 +265,51 @@ class Path:
         halves = [self.line(self.batch, rate, seed, self.examples // 2) for seed in SEEDS_OF_HALF]
         base, large = (statistics.mean(map(self.score, of_batch)) for of_batch in lines.values())
         lost = math.log2(1 / (1 - FEWER)) * (statistics.mean(map(self.score, halves)) - base) / base
+        scores = {batch: [self.score(line) for line in lines[batch]] for batch in lines}
+        excess, margin = (large - base) / base, max(lost, LEAST_MARGIN)
         return {
-            "path": self.name, "rate": rate, "base": base, "large": large,
-            "excess": (large - base) / base, "margin": max(lost, LEAST_MARGIN),
-            "scores": {batch: [self.score(line) for line in lines[batch]] for batch in lines},
-            "lines": lines,
+            "path": self.name, "rate": rate, "is_at_edge": is_at_edge, "base": base, "large": large,
+            "excess": excess, "margin": margin, "scores": scores, "lines": lines,
+            "verdict": verdict(excess, margin, *scores.values()),
         }  # fmt: skip
+
+
+def verdict(excess: float, margin: float, small: list[float], large: list[float]) -> str:
+    """Says whether the large batch kept the result: "kept", "lost" or "not decided".
+
+    Args:
+        excess: The mean score of the large batch over that of the small one, minus 1.
+        margin: The largest excess of a kept result.
+        small, large: The scores of the seeds at either batch.
+    """
+    if math.isinf(excess):
+        return "lost"
+    variances = [statistics.variance(scores) / len(scores) for scores in (small, large)]
+    standard_error = math.sqrt(sum(variances)) / statistics.mean(small)
+    if abs(excess - margin) < 2 * standard_error:
+        return "not decided"
+    return "kept" if excess <= margin else "lost"
 
 
 def table(rows: list[dict]) -> str:
     """Formats the rows: both batches, their updates and scores, the excess and the margin."""
-    head = "| path | batch | updates | score, mean of three seeds | excess | margin | minutes |"
-    lines = [head, "|" + " --- |" * 7]
+    head = (
+        "| path | rate | batch | updates | scores of the seeds | excess | margin | kept | minutes |"
+    )
+    lines = [head, "|" + " --- |" * 9]
     for row in rows:
         for batch, of_batch in row["lines"].items():
             minutes = statistics.mean(line["seconds"] for line in of_batch) / 60
-            excess, margin = "-", "-"
+            excess, margin, kept = "-", "-", "-"
+            rate = f"{row['rate']:g}" + " (the last tried)" * row["is_at_edge"]
             if batch != PATHS[row["path"]]["batch"]:
                 excess, margin = f"{row['excess']:+.1%}", f"{row['margin']:.1%}"
-            score = statistics.mean(row["scores"][batch])
+                rate, kept = "by transfer", row["verdict"]
+            scores = ", ".join(f"{score:.4f}" for score in row["scores"][batch])
             updates = of_batch[0]["updates"]
             lines.append(
-                f"| {row['path']} | {batch:,} | {updates:,} | {score:.4f} | {excess} | {margin} "
-                f"| {minutes:.1f} |"
+                f"| {row['path']} | {rate} | {batch:,} | {updates:,} | {scores} | {excess} "
+                f"| {margin} | {kept} | {minutes:.1f} |"
             )
     return "\n".join(lines)
 
@@ -301,9 +325,14 @@ def main(_):
         try:
             rows.append(Path(name, Log(FLAGS.log), FLAGS.data, until).run())
         except TimeoutError as error:
-            print(f"{name}: {error}")
+            print(f"{name}: {'not complete' if FLAGS.table else error}")
     print(table(rows))
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # another study defines flags of these names, too
+    flags.DEFINE_string("log", "benchmarks/logs/by_flags.jsonl", "Where every run is a line.")
+    flags.DEFINE_string("data", ".build/by_flags", "The folder of the data, written if missing.")
+    flags.DEFINE_multi_enum("path", ["bert", "resnet"], ["bert", "resnet"], "What to run.")
+    flags.DEFINE_bool("table", False, "Print the table of the log, and run nothing.")
+    flags.DEFINE_float("hours", 24.0, "No run begins after these.")
     app.run(main)

@@ -39,10 +39,6 @@ from benchmarks.shared.run_log import commit
 from benchmarks.updates_left.runs import Runs, note_machine, on_one_core, runs_of
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("log", "benchmarks/logs/cautious_and_kl.jsonl", "Where every run is a line.")
-flags.DEFINE_bool("table", False, "Print the table of the log, and run nothing.")
-flags.DEFINE_float("hours", 2.0, "No run begins after these.")
-flags.DEFINE_integer("processes", 2, "Arms at a time.")
 
 PROTOCOL = "cautious and KL, 1"
 TASKS = ("letters", "pictures", "flights")
@@ -372,8 +368,16 @@ def main(_):
     with pool:
         futures = {pool.submit(one, FLAGS.log, until, *arm): arm for arm in arms()}
         for future in concurrent.futures.as_completed(futures):
-            print(*futures[future], future.result(), sep=", ", flush=True)
+            # An error of one is told now, and the others go on.
+            ended = repr(future.exception()) if future.exception() else future.result()
+            print(*futures[future], ended, sep=", ", flush=True)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # another study defines flags of these names, too
+    flags.DEFINE_string(
+        "log", "benchmarks/logs/cautious_and_kl.jsonl", "Where every run is a line."
+    )
+    flags.DEFINE_bool("table", False, "Print the table of the log, and run nothing.")
+    flags.DEFINE_float("hours", 2.0, "No run begins after these.")
+    flags.DEFINE_integer("processes", 2, "Arms at a time.")
     app.run(main)

@@ -42,7 +42,9 @@ def main(_):
         for lengths in (2, 3):  # a longer chain begins with the runs of the shorter one
             of_lengths = {pool.submit(make, *each): each for each in wanted() if each[2] == lengths}
             for future in concurrent.futures.as_completed(of_lengths):
-                print(*of_lengths[future], future.result(), flush=True)
+                # An error of one is told now, and the others go on.
+                ended = repr(future.exception()) if future.exception() else future.result()
+                print(*of_lengths[future], ended, flush=True)
 
 
 if __name__ == "__main__":

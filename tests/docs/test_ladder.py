@@ -322,3 +322,17 @@ def test_the_figure_is_drawn(tmp_path):
     with matplotlib.rc_context():  # the style of the figures would stay for later tests
         report.figure(analysis.cells_of(made_up()), tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 10_000
+
+
+def test_of_a_run_that_was_made_twice_the_first_counts(tmp_path):
+    lines = list(made_up())
+    again = lines[0] | {"test_losses": [9.0] * (EVALUATIONS + 1)}
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*lines, again]))
+    assert runs.runs_of(path) == lines
+
+
+def test_a_ratio_is_an_upper_bound_where_the_baseline_misses_the_target():
+    found = comparisons(made_up(SHARES | {"AdamW": math.inf}))
+    assert found["Muon", 256].ratio_text.startswith("under 0.")
+    assert not comparisons(made_up())["Muon", 256].ratio_text.startswith("under")
