@@ -220,12 +220,13 @@ class StopOnDivergence(Callback):
             not see, or in the loss
         the usual remedies
 
-    It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
-    overwrites good weights with broken ones. If some steps were skipped, but not enough for an
-    error, the optimizer itself warns when `fit` ends. If the optimizer has `on_spike`, the logs of
-    each epoch have the latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked
-    while a callback raises the learning rate to find a good peak rate, because that callback itself
-    returns to an earlier epoch.
+    It raises at the check that finds broken weights, so neither `ModelCheckpoint` nor
+    `BackupAndRestore` saves them later. The end of an epoch has no check of its own: what breaks
+    after the last check of an epoch is saved; `every=1` leaves no such steps. If some steps were
+    skipped, but not enough for an error, the optimizer itself warns when `fit` ends. If the
+    optimizer has `on_spike`, the logs of each epoch have the latest `gradient_norm` and the number
+    of `spiked_steps`. Nothing is checked while a callback raises the learning rate to find a good
+    peak rate, because that callback itself returns to an earlier epoch.
 
     Args:
         every: The optimizer steps between two readings; each reading waits for the device.
