@@ -77,10 +77,12 @@ def by_updates_left(cells: Sequence[Cell]) -> str:
 
 
 def _outcome(seen):
-    """Formats how some runs ended, such as `-0.1 to +0.3% (3 of 3)`."""
+    """Formats how some runs ended, such as `-0.1 to +0.3% (3 of 3)`; one result as `+0.3%`."""
     if seen is None:
         return "-"
-    return f"{_signed(seen.least)} to {_signed(seen.most)}% ({seen.kept} of {seen.count})"
+    least, most = _signed(seen.least), _signed(seen.most)
+    excess = f"{least}%" if seen.count == 1 else f"{least} to {most}%"
+    return f"{excess} ({seen.kept} of {seen.count})"
 
 
 def by_rule(cells: Sequence[Cell]) -> str:

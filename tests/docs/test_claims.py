@@ -16,8 +16,8 @@ from tf_lamb.core import rules
 from tf_lamb.find.rate import KERAS_START_RATES, start_rate_of
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
-    "../README.md#A larger batch": "0 5 8 16 31 32 50 64 95 110 500 13.8 256 1,024 2,000 2,048 "
-    "3,519 8,599 15,625",
+    "../README.md#A larger batch": "0 5 8 16 31 32 50 64 95 110 128 500 13.8 256 1,024 2,000 "
+    "2,048 3,519 8,599 15,625",
     "steps_saved.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 "
     "8,192 10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89 0.505 4,096 220",
     "should_i.md": "0.2 0.24 0.3 0.5 5 8 13.9 16 32 64 95 128 132 1,024 2,048",

@@ -8,12 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from support.figures import cells_of_pages
+from support.figures import LOG_OF_UPDATES_LEFT as LOG
+from support.figures import cells_of_pages, kept_with_2048
 from support.pages import ROOT, words
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.study import find_batch_kept
-from benchmarks.updates_left import analysis, chains, report
+from benchmarks.updates_left import analysis, chains, report, runs
 from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
 from tf_lamb.core.recipes.updates_left import EXCESS_PERCENT
 
@@ -201,13 +202,17 @@ def first_table(page):
 
 
 def outcomes_in_percent():
-    """Returns of the log what `EXCESS_PERCENT` has: updates -> optimizer -> least and greatest."""
+    """Returns of the log what `EXCESS_PERCENT` has: updates -> optimizer -> least and greatest.
+
+    Of numbers of updates that runs of all three networks had.
+    """
     return {
         updates: {
             name: (round(100 * outcome.least, 1) + 0.0, round(100 * outcome.most, 1) + 0.0)
             for name, outcome in of_optimizer.items()
         }
         for updates, of_optimizer in analysis.outcomes(cells_of_pages()).items()
+        if all(outcome.count >= 3 for outcome in of_optimizer.values())
     }
 
 
@@ -267,5 +272,19 @@ def test_the_chains_beyond_a_factor_of_two_are_those_that_the_page_names():
     of_adamw = {(task, length): n for (task, name, length), n in updates.items() if name == "AdamW"}
     mean = statistics.geometric_mean(of_adamw.values())
     far = {chain: n > mean for chain, n in of_adamw.items() if not mean / 2 <= n <= 2 * mean}
-    assert len(of_adamw) == 6
+    assert len(of_adamw) == 7
     assert far == {("flights", 2**18): False, ("pictures", 2**21): True}
+
+
+def test_the_page_counts_what_was_kept_with_2048_left_or_more():
+    counts = [text.split(" of ") for text in kept_with_2048().values()]
+    kept, count = (sum(map(int, numbers)) for numbers in zip(*counts, strict=True))
+    said = f"{kept} of {count} batches kept the result"
+    assert said in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_page_has_the_table_from_256_to_32768():
+    own = analysis.own_numbers_of(runs.runs_of(LOG))
+    assert [found.optimizer for found in own] == ["AdamW", "LAMB"]
+    page = (ROOT / "docs" / "updates_left.md").read_text()
+    assert report.own_numbers(own).replace(" %", "%") in page

@@ -27,6 +27,7 @@ from benchmarks.updates_left import analysis
 from benchmarks.updates_left import report as updates_left_report
 from benchmarks.updates_left import runs as updates_left_runs
 
+LOG_OF_UPDATES_LEFT = ROOT / "benchmarks" / "logs" / "updates_left.jsonl"
 # Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
 LINES = (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
 CLAIMS = [line.partition(" <- ")[0].split(": ", 1) for line in LINES]
@@ -604,14 +605,22 @@ def of_updates_left():
         "left_of_lm": {batch: examples // batch for batch in (2048, 8192, 32768)},
         "left_beyond_8": (min(beyond_8), max(beyond_8)),
         "kept_with_2048": kept_with_2048(),
+        "from_256": from_256_to_32768(),
     }
 
 
 def cells_of_pages():
     """Returns the cells of the study on updates left, of the optimizers that the pages tell of."""
-    log = ROOT / "benchmarks" / "logs" / "updates_left.jsonl"
-    cells = analysis.cells_of(updates_left_runs.runs_of(log))
+    cells = analysis.cells_of(updates_left_runs.runs_of(LOG_OF_UPDATES_LEFT))
     return [cell for cell in cells if cell.optimizer in updates_left_report.PRINTED]
+
+
+def from_256_to_32768():
+    """Returns optimizer -> the least and the greatest change over the seeds: "0.1 to 0.3"."""
+    return {
+        own.optimizer: f"{100 * min(own.excess):.1f} to {100 * max(own.excess):.1f}"
+        for own in analysis.own_numbers_of(updates_left_runs.runs_of(LOG_OF_UPDATES_LEFT))
+    }
 
 
 def kept_with_2048():
