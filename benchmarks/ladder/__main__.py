@@ -1,8 +1,6 @@
 """Makes the runs that the log lacks, two optimizers at a time on a core each."""
 
-import concurrent.futures
 import functools
-import multiprocessing
 import os
 import time
 
@@ -13,7 +11,7 @@ from absl import app, flags
 
 from benchmarks.ladder import runs
 from benchmarks.ladder.protocol import FROZEN, optimizers_of
-from benchmarks.updates_left.runs import note_machine, on_one_core
+from benchmarks.updates_left.runs import make_all, note_machine, pool_of_cores
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("log", "benchmarks/logs/ladder.jsonl", "Raw results.")
@@ -25,18 +23,9 @@ def main(_):
     until = time.time() + 3600 * FLAGS.hours
     note_machine(FLAGS.log)
     make = functools.partial(runs.one, FLAGS.log, until)
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(FLAGS.processes, context, on_one_core)
-    with pool:
-        made = {
-            pool.submit(make, task, optimizer): (task, optimizer)
-            for task in FROZEN["updates"]
-            for optimizer in optimizers_of(task)
-        }
-        for future in concurrent.futures.as_completed(made):
-            # An error of one is told now, and the others go on.
-            ended = repr(future.exception()) if future.exception() else future.result()
-            print(*made[future], ended, sep=", ", flush=True)
+    climbs = [(task, name) for task in FROZEN["updates"] for name in optimizers_of(task)]
+    with pool_of_cores(FLAGS.processes) as pool:
+        make_all(pool, make, climbs)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from benchmarks.ladder.protocol import FROZEN, Run, batches_of
+from benchmarks.shared import rate_search
 
 SEARCH = FROZEN["search"]
 Make = Callable[[Run], dict]  # makes a run that the log lacks, and returns its line
@@ -41,19 +42,14 @@ class Climb:
     def searched(self, batch_size: int, start: float) -> float:
         """Returns the learning rate of the lowest validation loss, of a grid of 2 around `start`.
 
-        Every search has the same number of points, whatever they show, so that no optimizer is
-        tuned more than another. The next point is the one nearest to the best so far that has not
-        been tried. Of two that are as near, and of two losses that are equal, the lower rate is
-        taken, because runs diverge at high rates.
+        Every search has the same number of points, see `rate_search.best_of`.
         """
-        losses: dict[int, float] = {}  # power of 2 -> loss; the powers have no gaps
-        power = 0
-        while len(losses) < SEARCH["points"]:
+
+        def loss_at(power):
             line = self._run(batch_size, _at(start, power), SEARCH["seed"])
-            losses[power] = loss_of(line["validation"])
-            best = min(losses, key=lambda power: (losses[power], power))
-            beyond = min(losses) - 1, max(losses) + 1
-            power = min(beyond, key=lambda power: (abs(power - best), power))
+            return loss_of(line["validation"])
+
+        best, _ = rate_search.best_of(loss_at, SEARCH["points"])
         return _at(start, best)
 
     def _run(self, batch_size, learning_rate, seed):

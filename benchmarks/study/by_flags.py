@@ -35,6 +35,7 @@ import time
 
 from absl import app, flags
 
+from benchmarks.shared import rate_search
 from benchmarks.shared.run_log import Log, commit
 
 FLAGS = flags.FLAGS
@@ -239,21 +240,16 @@ class Path:
 
     def tuned_rate(self) -> tuple[float, bool]:
         """Searches the rate at the small batch; returns it, and whether it is at an edge."""
-        found: dict[int, float] = {}  # by power: the rate is the first one times 2^power
 
-        def at(power):
-            if power not in found and len(found) < MOST_RATES:
-                rate = self.about["rate"] * 2.0**power
-                line = self.line(self.batch, rate, SEARCH_SEED, self.examples)
-                found[power] = self.score(line)
+        def rate_at(power):
+            return self.about["rate"] * 2.0**power
 
-        at(0)
-        while True:
-            count, best = len(found), min(found, key=lambda power: found[power])
-            at(best - 1)
-            at(best + 1)
-            if len(found) == count:
-                return self.about["rate"] * 2.0**best, best in (min(found), max(found))
+        def score_at(power):
+            return self.score(self.line(self.batch, rate_at(power), SEARCH_SEED, self.examples))
+
+        scores = rate_search.bracketed(score_at, MOST_RATES)
+        best = min(scores, key=scores.__getitem__)
+        return rate_at(best), best in (min(scores), max(scores))
 
     def run(self) -> dict:
         """Makes all runs; returns the row of the table."""

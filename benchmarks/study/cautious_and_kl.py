@@ -24,25 +24,30 @@ factors are known, and where a factor is 0, g g' and g' g are used.
 """
 
 import collections
-import concurrent.futures
 import dataclasses
 import functools
 import math
-import multiprocessing
 import os
 import time
 
 import numpy as np
 from absl import app, flags
 
+from benchmarks.equivalence.report import markdown
+from benchmarks.equivalence.statistics import holm
+from benchmarks.ladder.climb import loss_of
+from benchmarks.shared import rate_search
 from benchmarks.shared.run_log import commit
-from benchmarks.updates_left.runs import Runs, note_machine, on_one_core, runs_of
+from benchmarks.updates_left.protocol import Settings
+from benchmarks.updates_left.runs import Runs, make_all, note_machine, pool_of_cores, runs_of
+from tf_lamb.core.rules.soap import RULE, products
+from tf_lamb.core.stacks import transposed
 
 FLAGS = flags.FLAGS
 
 PROTOCOL = "cautious and KL, 1"
 TASKS = ("letters", "pictures", "flights")
-BATCH, UPDATES = 256, 2048
+BATCH, UPDATES, WARMUP = 256, 2048, 0.05
 START_RATES = {"AdamW": 0.008, "LAMB": 0.02, "Muon": 0.02, "SOAP": 0.008}  # at batch 256
 POINTS, SEARCH_SEED, SEEDS = 5, 0, (1, 2, 3, 4, 5, 6)
 DECAY, OTHER_DECAYS, SOAP_DECAY = 0.1, (0.02, 0.5), 0.01
@@ -74,6 +79,17 @@ class Run:
         """What its line in the log begins with."""
         return {"protocol": PROTOCOL, **dataclasses.asdict(self)}
 
+    @property
+    def examples(self) -> int:
+        """How many examples it sees, with those that come again."""
+        return BATCH * UPDATES
+
+    @property
+    def settings(self) -> Settings:
+        """What the loop reads; the optimizer itself has no decay, see `program_class`."""
+        beta_2 = 0.95 if self.optimizer == "SOAP" else 0.999
+        return Settings(self.learning_rate, WARMUP, 0.0, beta_2)
+
 
 # -- the two changes -------------------------------------------------------------------------------
 
@@ -90,7 +106,7 @@ def kl_squares(xp, g, *state, sides):
     Returns:
         A list of the two products.
     """
-    g_transposed = xp.swapaxes(g, -1, -2)
+    g_transposed = transposed(xp, g)
     if tuple(sides) != (0, 1):
         return [g @ g_transposed if side == 0 else g_transposed @ g for side in sides]
     (left, right), bases = state[:2], state[2:]
@@ -101,14 +117,13 @@ def kl_squares(xp, g, *state, sides):
         is_known = mean > 0
         least = xp.where(is_known, LEAST_EIGENVALUE * mean, 1.0)
         inside = (x @ basis) / xp.sqrt(xp.maximum(eigenvalues, least) * factor.shape[-1])
-        product = inside @ xp.swapaxes(inside, -1, -2)
-        whitened.append(xp.where(is_known, product, x @ xp.swapaxes(x, -1, -2)))
+        product = inside @ transposed(xp, inside)
+        whitened.append(xp.where(is_known, product, x @ transposed(xp, x)))
     return whitened
 
 
 def kl_rule():
     """Returns SOAP's rule with KL factors: its step, in which only the two products differ."""
-    from tf_lamb.core.rules.soap import RULE, products
 
     @functools.wraps(RULE.step)
     def step(xp, g, w, m, v, *state, **settings):
@@ -129,27 +144,25 @@ def kl_rule():
     return dataclasses.replace(RULE, step=step)
 
 
-def optimizer_of(name, change):
-    """Makes an optimizer of an arm, without weight decay, which `program_class` adds."""
+def optimizer_of(run: Run):
+    """Makes the optimizer of an arm, without weight decay, which `program_class` adds."""
     from benchmarks.updates_left import training
-    from benchmarks.updates_left.protocol import Settings
     from tf_lamb import keras as tf_lamb
 
-    settings = Settings(1.0, 0.05, 0.0, 0.95 if name == "SOAP" else 0.999)
-    if change != "KL factors":
-        return training.optimizer(name, settings)
+    if run.change != "KL factors":
+        return training.optimizer(run.optimizer, run.settings)
 
     class KLSOAP(tf_lamb.SOAP):
         rule = kl_rule()
 
-    return KLSOAP(1.0, beta_2=0.95, weight_decay=0.0, global_clipnorm=1.0)
+    return KLSOAP(1.0, beta_2=run.settings.beta_2, weight_decay=0.0, global_clipnorm=1.0)
 
 
 def program_class():
     """Returns the compiled network with an optimizer, to which it adds a decay of matrices."""
     import jax.numpy as jnp
 
-    from benchmarks.updates_left import training
+    from benchmarks.ladder import training
 
     class Program(training.Program):
         """Compiles the steps of an arm; the decay of a run is part of its state."""
@@ -190,36 +203,28 @@ def program_class():
     return Program
 
 
-@functools.cache
-def _program(task, optimizer, change):
-    from benchmarks.updates_left import tasks
-
-    program = program_class()(tasks.task(task), optimizer_of(optimizer, change))
-    program.is_cautious = change == "cautious decay"
-    return program
+_programs: dict[tuple, object] = {}  # of each arm
 
 
 def result_of(run: Run) -> dict:
     """Makes a run; returns what its line in the log ends with."""
-    from benchmarks.updates_left import training
-    from tf_lamb.core import recipes, schedules
-
-    program = _program(run.task, run.optimizer, run.change)
-    program.weight_decay = run.weight_decay
-    recipe = recipes.Recipe(
-        title="As tuned", batch_size=BATCH, learning_rate=run.learning_rate, train_steps=UPDATES,
-        warmup_steps=round(0.05 * UPDATES), examples=BATCH * UPDATES, source="the search",
-    )  # fmt: skip
-    rates = recipe.schedule(schedules).value(np, np.arange(UPDATES))
     import jax
 
-    state, seconds = program.steps(
-        program._start(run.seed), jax.random.key(run.seed), BATCH, 0, rates
-    )
-    losses = {
-        part: training._short(float(program.told(state, *getattr(program.task, part))[0]))
-        for part in ("validation", "test")
-    }
+    from benchmarks.updates_left import tasks, training
+    from tf_lamb.core import schedules
+
+    arm = run.task, run.optimizer, run.change
+    if arm not in _programs:
+        _programs[arm] = program_class()(tasks.task(run.task), optimizer_of(run))
+    program = _programs[arm]
+    program.is_cautious = run.change == "cautious decay"
+    program.weight_decay = run.weight_decay
+    rates = training.as_tuned(run, BATCH).schedule(schedules).value(np, np.arange(UPDATES))
+    key = jax.random.key(run.seed)
+    state, seconds = program.steps(program._start(run.seed), key, BATCH, 0, rates)
+    task = program.task
+    losses = {"validation": task.validation, "test": task.test}
+    losses = {name: program._loss(state, part) for name, part in losses.items()}
     return losses | {"seconds": round(seconds, 2)}
 
 
@@ -239,28 +244,23 @@ class ArmRuns(Runs):
     result_of = staticmethod(result_of)
 
 
-def _loss(value):
-    return math.inf if value is None else value
-
-
 def tuned(make, task, optimizer, change) -> Run:
     """Searches rate and decay of an arm; returns the best run of the search."""
-    start, decay = START_RATES[optimizer], SOAP_DECAY if optimizer == "SOAP" else DECAY
-    losses, power = {}, 0
 
-    def run(rate, decay):
+    def run_at(power, decay):
+        rate = START_RATES[optimizer] * 2.0**power
         return Run(task, optimizer, change, float(f"{rate:.4g}"), decay, SEARCH_SEED)
 
-    while len(losses) < POINTS:
-        losses[power] = _loss(make(run(start * 2.0**power, decay))["validation"])
-        best = min(losses, key=lambda power: (losses[power], power))
-        beyond = min(losses) - 1, max(losses) + 1
-        power = min(beyond, key=lambda power: (abs(power - best), power))
-    tried = {run(start * 2.0**best, decay): losses[best]}
+    def loss_with(run):
+        return loss_of(make(run)["validation"])
+
+    decay = SOAP_DECAY if optimizer == "SOAP" else DECAY
+    power, loss = rate_search.best_of(lambda power: loss_with(run_at(power, decay)), POINTS)
+    losses = {run_at(power, decay): loss}
     for other in OTHER_DECAYS if optimizer != "SOAP" else ():
-        changed = run(start * 2.0**best, other)
-        tried[changed] = _loss(make(changed)["validation"])
-    return min(tried, key=lambda run: tried[run])
+        run = run_at(power, other)
+        losses[run] = loss_with(run)
+    return min(losses, key=losses.__getitem__)
 
 
 def one(path, until, task, optimizer, change) -> str:
@@ -298,13 +298,11 @@ def comparisons(lines):
     """
     from scipy import stats
 
-    from benchmarks.equivalence.statistics import holm
-
     scored = collections.defaultdict(dict)
     for line in lines:
         if line["seed"] in SEEDS:
             arm = line["task"], line["optimizer"], line["change"]
-            scored[arm][line["seed"]] = _loss(line["test"])
+            scored[arm][line["seed"]] = loss_of(line["test"])
     found = {}
     for change, optimizers in CHANGES.items():
         compared = {}
@@ -327,28 +325,26 @@ def comparisons(lines):
 
 def verdict(found, change) -> bool | None:
     """Says whether a change enters the package, by the rule of the protocol; None if runs lack."""
-    own = {key[1:]: gains for key, (_, _, gains) in found.items() if key[0] == change}
-    if len(own) < len(TASKS) * len(CHANGES[change]):
+    gains = {key[1:]: has_gained for key, (*_, has_gained) in found.items() if key[0] == change}
+    if len(gains) < len(TASKS) * len(CHANGES[change]):
         return None
     winners = {
         optimizer
         for optimizer in CHANGES[change]
-        if sum(own[task, optimizer] for task in TASKS) >= 2
+        if sum(gains[task, optimizer] for task in TASKS) >= 2
     }
     return bool(winners & {"LAMB", "SOAP"}) or len(winners) >= 2
 
 
 def table(lines) -> str:
     """Returns a row of each task and optimizer, and the verdict of each change."""
-    from benchmarks.equivalence.report import markdown
-
     found = comparisons(lines)
     rows = [
         [change, task, optimizer, f"{100 * excess:+.2f}%", f"{p:.3f}", "yes" if gains else "no"]
         for (change, task, optimizer), (excess, p, gains) in found.items()
     ]
-    said = {True: "it enters the package", False: "it stays out", None: "runs are missing"}
-    verdicts = [f"{change}: {said[verdict(found, change)]}" for change in CHANGES]
+    outcomes = {True: "it enters the package", False: "it stays out", None: "runs are missing"}
+    verdicts = [f"{change}: {outcomes[verdict(found, change)]}" for change in CHANGES]
     head = ["change", "task", "optimizer", "test loss", "p", "gains"]
     return "\n".join([markdown(head, rows), "", *verdicts])
 
@@ -362,15 +358,9 @@ def main(_):
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     until = time.time() + 3600 * FLAGS.hours
     note_machine(FLAGS.log)
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(FLAGS.processes, context, on_one_core)
     print(f"commit {commit()}")
-    with pool:
-        futures = {pool.submit(one, FLAGS.log, until, *arm): arm for arm in arms()}
-        for future in concurrent.futures.as_completed(futures):
-            # An error of one is told now, and the others go on.
-            ended = repr(future.exception()) if future.exception() else future.result()
-            print(*futures[future], ended, sep=", ", flush=True)
+    with pool_of_cores(FLAGS.processes) as pool:
+        make_all(pool, functools.partial(one, FLAGS.log, until), arms())
 
 
 if __name__ == "__main__":  # another study defines flags of these names, too

@@ -1,8 +1,6 @@
 """Makes the runs that the log lacks, two chains at a time on a core each."""
 
-import concurrent.futures
 import functools
-import multiprocessing
 import os
 import time
 
@@ -36,15 +34,9 @@ def main(_):
     until = time.time() + 3600 * FLAGS.hours
     runs.note_machine(FLAGS.log)
     make = functools.partial(runs.one, FLAGS.log, until)
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(FLAGS.processes, context, runs.on_one_core)
-    with pool:
+    with runs.pool_of_cores(FLAGS.processes) as pool:
         for lengths in (2, 3):  # a longer chain begins with the runs of the shorter one
-            of_lengths = {pool.submit(make, *each): each for each in wanted() if each[2] == lengths}
-            for future in concurrent.futures.as_completed(of_lengths):
-                # An error of one is told now, and the others go on.
-                ended = repr(future.exception()) if future.exception() else future.result()
-                print(*of_lengths[future], ended, flush=True)
+            runs.make_all(pool, make, [chain for chain in wanted() if chain[2] == lengths])
 
 
 if __name__ == "__main__":

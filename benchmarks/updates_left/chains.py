@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
+from benchmarks.shared import rate_search
 from benchmarks.updates_left.protocol import FROZEN, Run, Settings, judged, score_of
 
 BASE, SEARCH = FROZEN["base_batch"], FROZEN["search"]
@@ -42,21 +43,13 @@ class Chain:
 
     def search(self, batch: int, rule: str, start: Settings) -> Settings:
         """Finds a rate on a grid of 2, until the best has a worse one on either side."""
-        found: dict[int, float] = {}  # by power: the rate is that of the start times 2^power
 
-        def at(power):
-            if power not in found and len(found) < SEARCH["most_rates"]:
-                line = self.run(batch, rule, _at(start, power), SEARCH["seed"])
-                found[power] = self.judged(line, "validation")
+        def loss_at(power):
+            line = self.run(batch, rule, _at(start, power), SEARCH["seed"])
+            return self.judged(line, "validation")
 
-        at(0)
-        while True:
-            count, best = len(found), min(found, key=lambda power: found[power])
-            at(best - 1)
-            at(best + 1)
-            if len(found) == count:
-                break
-        return _at(start, min(found, key=lambda power: found[power]))
+        losses = rate_search.bracketed(loss_at, SEARCH["most_rates"])
+        return _at(start, min(losses, key=losses.__getitem__))
 
     def tuned(self) -> Settings:
         """Searches the base batch: rate, then warmup, then weight decay, then the rate again."""

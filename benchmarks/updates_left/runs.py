@@ -1,6 +1,8 @@
 """Makes the runs of a chain that the log lacks, in a process of its own."""
 
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import time
 
@@ -68,6 +70,28 @@ def one(path, until, task, optimizer, most_lengths, has_own_numbers):
     except TimeoutError:
         return "the hours were over"
     return "done"
+
+
+def make_all(pool, make, jobs):
+    """Calls `make(*job)` of every job in a pool of processes, and prints how each ended.
+
+    An error of one job is told at once, and the others go on.
+
+    Args:
+        pool: Of `pool_of_cores`.
+        make: A function that can be pickled; it returns how the job ended.
+        jobs: Tuples of arguments.
+    """
+    futures = {pool.submit(make, *job): job for job in jobs}
+    for future in concurrent.futures.as_completed(futures):
+        error = future.exception()
+        print(*futures[future], repr(error) if error else future.result(), sep=", ", flush=True)
+
+
+def pool_of_cores(processes):
+    """Returns a pool of processes, each of which has a core of the machine."""
+    context = multiprocessing.get_context("spawn")
+    return concurrent.futures.ProcessPoolExecutor(processes, context, on_one_core)
 
 
 def on_one_core():

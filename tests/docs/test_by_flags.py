@@ -14,14 +14,14 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize(
-    ("excess", "said"),
+    ("excess", "verdict"),
     [(0.0, "kept"), (0.019, "not decided"), (0.021, "not decided"), (0.1, "lost")],
 )
-def test_what_is_nearer_to_the_margin_than_two_errors_is_not_decided(excess, said):
+def test_what_is_nearer_to_the_margin_than_two_errors_is_not_decided(excess, verdict):
     """Scores of 0.99, 1.0, 1.01: the error of the difference of two means is 0.8%."""
     small = [0.99, 1.0, 1.01]
     large = [score + excess for score in small]
-    assert by_flags.verdict(excess, 0.02, small, large) == said
+    assert by_flags.verdict(excess, 0.02, small, large) == verdict
 
 
 def runs_of(path, tmp_path, train, monkeypatch):
@@ -31,19 +31,19 @@ def runs_of(path, tmp_path, train, monkeypatch):
 
 
 def test_a_run_that_diverges_is_lost_and_not_made_again(tmp_path, monkeypatch):
-    made = []
+    runs = []
 
     def train(run):
-        made.append(run)
+        runs.append(run)
         if run["batch"] == 512:
             return {"diverged": True, "seconds": 1.0}
         return {"accuracy": 0.9 - 0.01 * abs(math.log2(run["rate"])), "seconds": 1.0}
 
     row = runs_of("resnet", tmp_path, train, monkeypatch)
     assert row["verdict"] == "lost" and row["rate"] == 1.0 and not row["is_at_edge"]
-    count = len(made)
+    count = len(runs)
     assert runs_of("resnet", tmp_path, train, monkeypatch)["verdict"] == "lost"
-    assert len(made) == count
+    assert len(runs) == count
     assert "| lost |" in by_flags.table([row])
 
 
