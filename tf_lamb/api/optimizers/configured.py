@@ -193,15 +193,21 @@ class Configured(_Host):
 
         Raises:
             ValueError: if the optimizer is already built, or if a name is not a valid regex.
-            TypeError: if `var_names` is not a list of strings.
+            TypeError: if `var_names` is not a list of strings, or `var_list` holds strings.
         """
+        variables = [var_list] if isinstance(var_list, str) else list(var_list or ())
+        if any(isinstance(variable, str) for variable in variables):
+            raise TypeError(
+                "The first argument of exclude_from_weight_decay() is a list of variables: write "
+                f"exclude_from_weight_decay(var_names={variables!r:.200})."
+            )
         names = checks.patterns("var_names", var_names) or ()
         if self._planner.plan is not None:
             raise ValueError(
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        self._planner.exclude_from_decay(var_list or ())
+        self._planner.exclude_from_decay(variables)
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
         self._settings = self._planner.settings = settings
