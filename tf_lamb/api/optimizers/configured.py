@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
+from tf_lamb.api.elsewhere import Elsewhere
 from tf_lamb.api.keras_schedules import arrays_to_numbers
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard, advice_for
@@ -32,7 +33,7 @@ OptimizerT = TypeVar("OptimizerT", bound="Configured")
 Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
-class Configured(_Host):
+class Configured(Elsewhere, _Host):
     """Holds the settings of an optimizer, which it gets from arguments, a recipe or a config.
 
     Attributes:
