@@ -295,13 +295,16 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
 def _in_our_words(config, key: str, value, path: str) -> str:
     """Returns a suggestion if a key is the argument of another package's optimizer, else "".
 
-    The suggestion is a sentence with the settings of this package that do the same.
+    The suggestion is a sentence with the settings of this package that do the same, or with what is
+    wrong with their values.
     """
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
             continue
         found, notes, _ = arguments.translate(cls, {key: value})
         if found and all(name in config.__dict__ for name in found):
+            if refusal := arguments.refusal(cls, {key: value}):
+                return refusal.removesuffix(".")
             pairs = " and ".join(f"{path}{name}={text}" for name, text in found.items())
             return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix(".")
     return ""
