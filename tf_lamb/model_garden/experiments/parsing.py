@@ -16,7 +16,7 @@ from tf_lamb.api.optimizers import arguments, words
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
-from tf_lamb.model_garden.experiments import decays, scaling
+from tf_lamb.model_garden.experiments import decays, left_behind, scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS, SETTINGS
 from tf_lamb.model_garden.experiments.unread import Source, unread
 
@@ -68,7 +68,8 @@ def parse(
     of_override = [Source("--params_override", part) for part in parts or [override]]
     # These recipes choose types themselves.
     chooses = flags.recipe in (scaling.TRANSFER, *scaling.PUBLISHED)
-    warnings = [] if chooses else unread(begun, overridden, [*files, *of_override])
+    sources = [*files, *of_override]
+    warnings = [] if chooses else unread(begun, overridden, sources)
     tuned = params.replace()
     text, filled_settings = _settings_of_batch(flags, params, override)
     _override(params, filled_settings, "--global_batch_size")
@@ -77,7 +78,9 @@ def parse(
     _override(params, override, "--params_override")
     if chooses:
         recipe = Source("--recipe", filled_settings)
-        warnings = unread(begun, params, [*files, recipe, *of_override])
+        sources = [*files, recipe, *of_override]
+        warnings = unread(begun, params, sources)
+    left_behind.turn_off_what_is_answered(begun, params, sources)
     text += warnings
     if not filled_settings and at(override, "trainer.train_steps") is not None:
         text += filter(None, [decays.cut_short(tuned, params)])
