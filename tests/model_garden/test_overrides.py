@@ -355,6 +355,34 @@ def test_each_of_them_is_written_or_turned_off(own, more, lacking):
         check_optimizer(experiment)
 
 
+@pytest.mark.parametrize(
+    ("written", "way_out"),
+    [
+        ("learning_rate=0.1", "learning_rate takes settings of its own, but it is given 0.1. Write "
+         "@.learning_rate.polynomial.initial_learning_rate=0.1"),
+        ("optimizer.lr=0.1", "Write @.learning_rate.polynomial.initial_learning_rate=0.1"),
+        ("optimizer.tf_lamb.learning_rate=0.1,@.learning_rate.type=constant",
+         "Write @.learning_rate.constant.learning_rate=0.1"),
+        ("optimizer.tf_lamb.warmup_steps=9", "Write @.warmup.polynomial.warmup_steps=9"),
+        ("warmup=9", "given 9. Write @.warmup.polynomial.warmup_steps=9"),
+        ("optimizer=tf_lamb", "given 'tf_lamb'. Write @.optimizer.type=tf_lamb"),
+        ("weight_decay=0.1,@.optimizer.type=tf_lamb", "Write @.optimizer.tf_lamb.weight_decay=0.1"),
+        ("optimizer.tf_lamb.decay_steps=9", "Write @.learning_rate.polynomial.decay_steps=9"),
+        ("optimizer.tf_lamb.include_in_weight_decay=[kernel]", "All decays but what "
+         "exclude_from_weight_decay matches: list the others there"),
+        ("optimizer.tf_lamb.include_in_weight_decay=null", "Leave it out"),
+        ("optimizer.tf_lamb.maximize=true", "Steps go down: negate the loss"),
+        ("learning_rate.polynomial.steps=9", "Did you mean decay_steps"),
+    ],
+)  # fmt: skip
+def test_of_a_misplaced_setting_the_place_is_told(written, way_out):
+    place = "trainer.optimizer_config"
+    flags = Flags("bert/pretraining", params_override=f"{place}.{written.replace('@', place)}")
+    with pytest.raises(UserError) as error:
+        parsing.parse(flags)
+    assert way_out.replace("@", place) in str(error.value) and "\n" not in str(error.value)
+
+
 OWN = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}
 NONE = {"weight_decay": 0, "exclude_from_weight_decay": None, "global_clipnorm": None}
 CLIP = "trainer.optimizer_config.optimizer.tf_adamp.global_clipnorm=null"

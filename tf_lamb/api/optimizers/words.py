@@ -378,7 +378,7 @@ WORDS = (
     ),
     Word("no_decay", "Hugging Face", "exclude_from_weight_decay=no_decay"),
     Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
-         "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
+         "All decays but what exclude_from_weight_decay matches: list the others there.",
          noop=(None,)),
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
