@@ -215,7 +215,7 @@ def _own_variables(nodes, checkpoint_keys):
         if node.slot_variables:
             of_training |= {node_id, *(child.node_id for child in node.children)}
             of_training |= {slot.original_variable_node_id for slot in node.slot_variables}
-    paths = []
+    paths: list[str] = []
     for child in children:
         path_by_id = _paths_below(child, nodes)
         if of_training & path_by_id.keys():
