@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import promised, references
 from support import property_cases as properties
 from support.property_cases import cases
 
 from tf_lamb.core import layouts
 from tf_lamb.core.plan import plan_for
+from tf_lamb.core.rules import OURS
 
 
 @st.composite
@@ -26,6 +28,20 @@ def rule_cases(draw, family):
     state = [w, *properties.history(family, earlier, opts)]
     lr, t = np.float32(draw(properties.RATES)), draw(properties.STEPS)
     return treatment, channel_axes, g, state, {"lr": lr, "t": t, "opts": opts}
+
+
+def test_every_rule_has_an_oracle():
+    assert set(references.NAMES) == set(OURS)
+
+
+@pytest.mark.parametrize("family", promised.SLOTS)
+def test_the_oracle_of_a_training_has_the_slots_of_the_rule(family):
+    assert tuple(promised.SLOTS[family]) == OURS[family].slots
+
+
+@pytest.mark.parametrize("family", properties.RULES)
+def test_every_hyperparameter_is_drawn(family):
+    assert properties.OPTIONS[family].keys() == OURS[family].hyper.keys()
 
 
 @pytest.mark.parametrize("family", properties.RULES)

@@ -88,7 +88,7 @@ OPTIONS = {
         "nesterov": st.booleans(), "delta": st.floats(0.01, 2.0), "wd_ratio": st.floats(0, 1),
     },
 }  # fmt: skip
-RULES = {"LAMB": rules.lamb, "LARS": rules.lars, "AdamP": rules.adamp, "SGDP": rules.sgdp}
+RULES = {family: rules.OURS[family].step for family in OPTIONS}
 
 
 @st.composite

@@ -452,7 +452,7 @@ WORDS = (
     Word("lars_adaptation_filter", "LARS of Barlow Twins",
          "exclude_from_layer_adaptation='norm_and_bias'", "", _WITH_RATIO),
     Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
-         "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
+         "All decays but what exclude_from_weight_decay matches: list the others there.",
          noop=(None,)),
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
