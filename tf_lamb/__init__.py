@@ -11,7 +11,6 @@ this package. Otherwise write `import tf_lamb.keras`, or `import tf_lamb.tf_kera
 """
 
 import contextlib
-import difflib
 import importlib
 import sys
 from typing import TYPE_CHECKING
@@ -86,11 +85,9 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
             raise AttributeError(
                 f"{name} is Keras 3's alone: write tf_lamb.{_KERAS_3_NAMES[name]}.{name}."
             )
-        names = sorted({*__all__, *_SUBPACKAGES})
-        case_variants = [candidate for candidate in names if candidate.lower() == name.lower()]
-        suggestions = case_variants or difflib.get_close_matches(name, names, 1)
-        hint = f". Did you mean {suggestions[0]!r}?" if suggestions else ""
-        raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
+        elsewhere = importlib.import_module("tf_lamb.api.elsewhere")
+        names = {*__all__, *_SUBPACKAGES}
+        raise AttributeError(elsewhere.missing_name_text(__name__, name, names))
 
 
 # The recipes in `core` use the modules `schedules` and `plots`, but `core` must not import modules

@@ -9,8 +9,10 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+from support import migrating
 
 import tf_lamb
+from tf_lamb.adopt import attributes
 from tf_lamb.adopt.__main__ import main
 from tf_lamb.adopt.script import Adopted, adopt
 
@@ -432,7 +434,46 @@ def test_the_trust_ratio_of_what_has_no_decay_is_said_once():
 
 def test_patterns_that_may_match_others_are_said():
     text = notes(ADDONS + "tfa.optimizers.LAMB(exclude_from_weight_decay=['bias$'])")
-    assert "A pattern that ends in $ or contains :0 may match different variables here." in text
+    assert "were searched in dense/bias:0. 'bias$' may match different variables here." in text
+
+
+@pytest.mark.parametrize(
+    "script, is_said",
+    [
+        ("tfa.optimizers.LAMB(exclude_from_weight_decay=['bias', 'norm'])", False),
+        ("NAMES = ['bias']\ntfa.optimizers.LAMB(exclude_from_weight_decay=NAMES)", False),
+        ("NAMES = ['gamma:0']\ntfa.optimizers.LAMB(exclude_from_weight_decay=NAMES)", True),
+        ("tfa.optimizers.LAMB(exclude_from_layer_adaptation=flags.names)", True),
+    ],
+    ids=["none", "none by a name", "by a name", "not known"],
+)
+def test_patterns_that_match_the_same_are_not_said(script, is_said):
+    assert ("may match different variables" in notes(ADDONS + script)) == is_said
+
+
+@pytest.mark.parametrize("clipping", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_clipping_of_repeated_rows_is_said_where_something_clips(clipping):
+    said = "are summed and then clipped here. TensorFlow Addons LAMB clips them first."
+    assert said in notes(ADDONS + f"tfa.optimizers.LAMB(1e-3, {clipping}=1.0)")
+    assert "clipped" not in notes(ADDONS + f"tfa.optimizers.LAMB(1e-3, {clipping}=None)")
+    assert "clipped" not in notes(KERAS + f"keras.optimizers.Lamb(1e-3, {clipping}=1.0)")
+    assert "clipped" not in notes(GARDEN + f"tfm.optimization.lars.LARS(0.5, {clipping}=1.0)")
+
+
+def test_repeated_rows_are_clipped_as_it_is_said():
+    """Two gradients of one row, each of 3: theirs come to a sum of sqrt(2), and ours to 1."""
+    import tensorflow as tf
+    from official.modeling.optimization import lamb
+
+    table = tf.Variable(tf.ones((4, 1)))
+    gradient = tf.IndexedSlices(tf.fill((2, 1), 3.0), tf.constant([1, 1]), tf.constant([4, 1]))
+    theirs = lamb.LAMB(0.1, clipnorm=1.0)
+    ours = tf_lamb.tf_keras.LAMB(0.1, clipnorm=1.0, jit_compile=False)
+    ours.build([table])
+    for optimizer in (theirs, ours):
+        optimizer.apply_gradients([(gradient, table)])
+    moments = theirs.get_slot(table, "m")[1, 0], ours.state_of(0)["m"][1, 0]
+    np.testing.assert_allclose(moments, (0.1 * 2**0.5, 0.1), rtol=1e-6)
 
 
 def blocks():
@@ -479,12 +520,93 @@ STEP_OF_FIT = "class Mine(keras.Model):\n    def train_step(self, data):\n      
     ids=["apply_gradients", "apply", "the model is built", "another name"],
 )  # fmt: skip
 def test_a_loop_on_replicas_is_told_where_to_build(code, build, line):
-    said = (
-        f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope."
-    )
+    said = f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope"
     text = notes(code)
     assert said in text and text.count(".build(") == 1
     assert f"fails at the first step on several replicas, in line {line}." in text
+
+
+MODEL = "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
+FUNCTION = (
+    "def make():\n    x = keras.Input((4,))\n    return keras.Model(x, keras.layers.Dense(1)(x))\n"
+)
+MAKES = "lamb = keras.optimizers.Lamb()\n"
+STEP = "def step():\n    lamb.apply_gradients(zip(gradients, model.trainable_variables))\n"
+BUILD = "lamb.build(model.trainable_variables)\n"
+IN_SCOPE = "with strategy.scope():\n"
+
+
+def indented(*lines):
+    return "".join(f"    {line}" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "before, after, rest",
+    [
+        (MODEL + MAKES, BUILD, STEP),
+        (MAKES + MODEL, BUILD, STEP),
+        (IN_SCOPE + indented(MODEL, MAKES), indented(BUILD), STEP),
+        (FUNCTION + IN_SCOPE + indented("model = make()\n", "x = 1\n", MAKES), indented(BUILD),
+         indented("y = 2\n") + STEP),
+        ("def main():\n" + indented(MODEL, MAKES), indented(BUILD),
+         indented("lamb.apply_gradients(zip(gradients, model.trainable_variables))\n")),
+        (MODEL + MAKES, BUILD,
+         "weights = model.trainable_variables\nlamb.apply_gradients(zip(gradients, weights))\n"),
+    ],
+    ids=["a module", "the model last", "a scope", "a function makes the model", "a function",
+         "by another name"],
+)  # fmt: skip
+def test_the_build_of_a_loop_on_replicas_is_written_where_it_is_certain(before, after, rest):
+    adopted = adopt(TF + KERAS + REPLICAS + before + rest)
+    ours = (TF + KERAS + "import tf_lamb\n" + REPLICAS + before + after + rest).replace(
+        "keras.optimizers.Lamb", "tf_lamb.keras.LAMB"
+    )
+    assert adopted.code == ours
+    line = (TF + KERAS + REPLICAS + before).count("\n")
+    said = f"Added `{BUILD.strip()}` below line {line}. Without it Keras 3 fails at the first step"
+    assert said in "\n".join(map(str, adopted.notes))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "model = Mine()\n" + MAKES + STEP,
+        "model = keras.Sequential([keras.layers.Dense(1)])\n" + MAKES + STEP,
+        "model = keras.Sequential([keras.Input((4,))])\nmodel.add(layer)\n" + MAKES + STEP,
+        MODEL + "if big:\n" + indented(MAKES) + STEP,
+        MODEL + MAKES + "model = other\n" + STEP,
+        MODEL + "self.lamb = keras.optimizers.Lamb()\n" + STEP.replace("lamb", "self.lamb"),
+        MODEL + MAKES + STEP.replace("step()", "step(lamb, model)"),
+        IN_SCOPE + indented(MODEL) + MAKES + STEP,
+        MODEL + "def make():\n" + indented(MAKES, "return lamb\n") + "lamb = make()\n" + STEP,
+        MODEL + MAKES + UPDATE,
+    ],
+    ids=["weights later", "no input", "added to", "in if", "two models", "an attribute",
+         "arguments", "out of scope", "another scope", "other variables"],
+)  # fmt: skip
+def test_a_build_that_is_not_certain_is_noted(code):
+    adopted = adopt(TF + KERAS + REPLICAS + code)
+    assert ".build(" not in adopted.code
+    assert ".build(model.trainable_variables)` below the" in "\n".join(map(str, adopted.notes))
+
+
+def test_a_script_with_the_build_makes_a_step_on_replicas():
+    """Without it the placeholder of the first step is not fed."""
+    step = """\
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    lamb.apply_gradients(zip(gradients, model.trainable_variables))
+
+tf.function(lambda x: strategy.run(step, (x,)))(tf.ones((2, 4)))
+"""
+    ops = "cross_device_ops=tf.distribute.ReductionToOneDevice()"
+    replicas = f"strategy = tf.distribute.MirroredStrategy(['cpu:0', 'cpu:1'], {ops})\n"
+    code = TF + KERAS + replicas + IN_SCOPE + indented(MODEL, MAKES) + step
+    names: dict = {}
+    exec(adopt(code).code, names)
+    assert int(names["lamb"].iterations.numpy()) == 1
 
 
 @pytest.mark.parametrize(
@@ -517,10 +639,21 @@ def test_a_loop_that_need_not_build_is_not_told_to(code):
         ("tf.keras.backend.set_value(lamb.learning_rate, 2)",
          "Keras 3 does not set lamb.learning_rate this way: write lamb.learning_rate = 2"),
         ("getattr(lamb, 'lr')", 'Keras 3 has no lamb.lr: write "learning_rate" here'),
-        ("lamb.weights", "Keras 3 has no lamb.weights: write lamb.variables"),
+        ("lamb.weights", "neither Keras 3 nor tf_keras has lamb.weights: write lamb.variables"),
         ("lamb.variables()", "Keras 3 has no lamb.variables(): write lamb.variables"),
-        ("lamb.get_weights()", "write [v.numpy() for v in lamb.variables]"),
-        ("lamb._decayed_lr(tf.float32)", "write lamb.learning_rate"),
+        ("lamb.get_weights()", "neither Keras 3 nor tf_keras has lamb.get_weights(): write "
+         "[v.numpy() for v in lamb.variables]"),
+        ("lamb._decayed_lr(tf.float32)", "tf_keras has lamb._decayed_lr(): write lamb.learning"),
+        ("lamb.get_slot(model.trainable_variables[2], 'm')", "write lamb.state_of(2)['m']"),
+        ("lamb.get_slot(v, 'momentum')",
+         "write lamb.state_of(i)['v'], where v is variable i of lamb.build"),
+        ("lamb.get_slot_names()", "nor tf_keras has lamb.get_slot_names(): write list(lamb.state_"),
+        ("lamb._create_slots(weights)", "write lamb.build(weights)"),
+        ("lamb._get_hyper('beta_1')", "Keras 3 has no lamb._get_hyper(): write getattr(lamb, 'bet"),
+        ("lamb._set_hyper('beta_1', 0.8)", "write setattr(lamb, 'beta_1', 0.8)"),
+        ("lamb.compute_gradients(loss, v)", "Keras 3 has no lamb.compute_gradients(): write grad"),
+        ("lamb.apply_gradients(pairs, experimental_aggregate_gradients=False)",
+         "leave it out, and your sum over the replicas, too, which the optimizer makes"),
         ("lamb.minimize(loss, weights)", "write lamb.apply_gradients, with gradients of a"),
         ("lamb.apply_gradients(pairs, name='up')", "has no argument name in Keras 3: leave it out"),
     ],
@@ -575,6 +708,7 @@ def test_what_keras_3_has_is_not_said(code):
         ("'%d of %d' % (lamb.iterations, n)", "int(lamb.iterations.numpy())"),
         ("float(lamb.learning_rate)", "float(lamb.learning_rate.numpy())"),
         ("float(lamb.lr)", "float(lamb.learning_rate.numpy())"),
+        ("'%g' % lamb._decayed_lr(tf.float32)", "float(lamb.learning_rate.numpy())"),
     ],
 )
 def test_numbers_under_a_strategy_are_said_by_line(line, number):
@@ -608,12 +742,59 @@ def test_a_line_that_reads_an_attribute_twice_has_one_note():
     assert notes(LAMB + "print(lamb.lr, lamb.lr)\n").count("lamb.lr") == 1
 
 
-def test_what_is_said_of_keras_3_is_so():
-    optimizer = tf_lamb.keras.LAMB(0.25)
-    optimizer.lr = 0.5
-    assert float(optimizer.learning_rate.numpy()) == 0.25
-    for name in ("weights", "get_weights", "_decayed_lr", "minimize"):
-        assert not hasattr(optimizer, name)
+@pytest.mark.parametrize("script", [IN_TF_KERAS_ONLY, LEGACY], ids=["tf_keras", "legacy"])
+def test_what_tf_keras_lacks_is_said_there(script):
+    assert "tf_keras has no lamb.get_slot(): write" in notes(script + "lamb.get_slot(v, 'm')\n")
+    had = "lamb.minimize(loss, v)\nlamb.apply_gradients(pairs, name='up')\nlamb.variables()\n"
+    assert "tf_keras has" not in notes(script + had)
+
+
+def test_what_is_said_of_either_keras_is_so():
+    rooms = (tf_lamb.keras, tf_lamb.keras, tf_lamb.tf_keras)
+    changed, optimizer, other = (room.LAMB(0.25) for room in rooms)
+    changed.lr = 0.5
+    assert float(changed.learning_rate.numpy()) == 0.25
+    for name, way in (attributes._PROPERTIES | attributes._METHODS).items():
+        is_list = name == "variables"  # a list on Keras 3, which cannot be called
+        assert is_list or not hasattr(optimizer, name)
+        assert hasattr(other, name) == way.is_in_tf_keras
+    weights = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).trainable_variables
+    optimizer.build(weights)
+    assert list(optimizer.state_of(0)) == ["m", "v"]
+
+
+ACCURACY = "accuracy = keras.metrics.Accuracy()\n"
+
+
+def test_the_reset_of_a_metric_is_renamed():
+    adopted = adopt(LAMB + ACCURACY + "accuracy.reset_states()\n")
+    assert adopted.code.endswith("accuracy.reset_state()\n")
+    said = "line 5: Keras 3 has no accuracy.reset_states(), and reset_state() is written here"
+    assert said in map(str, adopted.notes)
+    metric = keras.metrics.Accuracy()
+    metric.reset_state()
+    assert not hasattr(metric, "reset_states")
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (
+            "for each in metrics:\n    each.reset_states()",
+            "write each.reset_state(), if it is Keras",
+        ),
+        ("self.accuracy.reset_states()", "write self.accuracy.reset_state(), if it is Keras's"),
+        ("model.reset_states()", "write reset_state() of its stateful layers"),
+        ("accuracy.update_state(x, y)", ""),
+        ("class Mine:\n    def reset_states(self):\n        pass\nMine().reset_states()", ""),
+    ],
+    ids=["in a loop", "an attribute", "a model", "another method", "the script's own"],
+)
+def test_another_reset_stays_and_is_said(line, said):
+    code = LAMB + ACCURACY + line + "\n"
+    assert adopt(code).code.endswith(line + "\n")
+    assert said in notes(code) and ("reset_state" in notes(code)) == bool(said)
+    assert "reset_state" not in notes(LEGACY + "accuracy.reset_states()\n")
 
 
 CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
@@ -625,10 +806,11 @@ CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
         (LAMB, "Keras's Lamb is restored without its optimizer's state, and without an error. To "
          "continue its run, make Keras's Lamb, call its build(model.trainable_variables), restore "
          "the checkpoint into it, and pass it to tf_lamb.keras.migrate."),
-        (ADDONS_LAMB, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
-         "Pass it to tf_lamb.migrate."),
-        (LEGACY, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
-         "Pass it to tf_lamb.tf_keras.migrate."),
+        (ADDONS_LAMB, "TensorFlow Addons LAMB is restored without its moments and its step, and "
+         "without an error. Of a model of tf_keras, or of TensorFlow before 2.16, weights are "
+         "missing, too. tf_lamb.migrate(path, optimizer, model, weights=True) reads all of them."),
+        (LEGACY, "TensorFlow Addons LAMB cannot be restored here: restore raises a ValueError. "
+         "tf_lamb.tf_keras.migrate(path, optimizer, model, weights=True) reads it."),
     ],
 )  # fmt: skip
 def test_a_script_that_restores_is_told_what_goes_on(code, said):
@@ -661,6 +843,27 @@ def test_what_is_said_of_keras_checkpoints_is_so(tmp_path, is_built):
     tf.train.Checkpoint(model=model, optimizer=ours).restore(path)
     ours.build(model.trainable_variables)
     assert int(old.iterations) == 1 and int(ours.iterations) == 0
+
+
+def test_what_is_said_of_checkpoints_of_addons_is_so():
+    """Keras 3 restores neither moments nor step nor weights, in silence; tf_keras raises."""
+    import tensorflow as tf
+    import tf_keras
+
+    golden = migrating.ADDONS
+    path = golden["files"]["checkpoint"]
+    model, optimizer = migrating.build(keras), tf_lamb.keras.LAMB()
+    before = model.get_weights()
+    optimizer.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)
+    assert int(optimizer.iterations) == 0 and not optimizer.state_of(0)["m"].numpy().any()
+    assert any(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    report = tf_lamb.keras.migrate(path, optimizer, model, weights=True)
+    assert report.step == int(optimizer.iterations) > 0 and report.weights == len(before)
+    tf_model = migrating.build(tf_keras)
+    saved = tf.train.Checkpoint(model=tf_model, optimizer=tf_lamb.tf_keras.LAMB())
+    with pytest.raises(ValueError, match="restore a checkpoint from a legacy TF-Keras optimizer"):
+        saved.restore(path)
 
 
 LOAD = "model = keras.models.load_model(path)\n"
@@ -862,8 +1065,11 @@ def test_the_command_shows_a_diff_and_writes_nothing(script, capsys):
     assert "-optimizer = keras.optimizers.Lamb(1e-3)" in out
     assert "+optimizer = tf_lamb.keras.LAMB(1e-3)" in out
     assert "line 2: Keras's Lamb is tf_lamb.keras.LAMB" in out
-    assert out.endswith("Nothing was written; --write does it.\n")
+    keep = "--same_steps adds the arguments that keep the steps."
+    assert out.endswith(f"Nothing was written; --write does it. {keep}\n")
     assert script.read_bytes() == before
+    assert main([str(script), "--same_steps"]) == 0
+    assert capsys.readouterr().out.endswith("Nothing was written; --write does it.\n")
 
 
 def test_the_command_writes_on_demand_and_keeps_ends_of_lines(script, capsys):

@@ -1,6 +1,8 @@
 """Who types another package's word reads their own call, rewritten; and that call works."""
 
 import inspect
+import itertools
+import re
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ from support.frontends import FRONTENDS, every_frontend
 import tf_lamb.keras
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.words import WORDS
+from tf_lamb.core.checks import CHOICES
 
 pytestmark = pytest.mark.once
 NAMES = {
@@ -169,6 +172,49 @@ CALLS = {
         "Muon(0.02, exclude_from_layer_adaptation=['head', 'embedding'])",
     "Muon(0.02, muon_a=2.0, muon_b=2.0, muon_c=2.0)":
         "Muon(0.02, form={'coefficients': [2.0, 2.0, 2.0]})",
+    # Adam's rate beside Muon's
+    "Muon(0.02, adam_learning_rate=3e-4)": "Muon(0.02, form={'fallback_lr_scale': 0.015})",
+    "Muon(lr=0.02, adam_lr=3e-4)":
+        "Muon(learning_rate=0.02, form={'update_scale': 'shape', 'fallback_lr_scale': 0.015})",
+    "Muon(0.02, aux_lr=None, adamw_weight_decay=0.1)": "Muon(0.02)",
+    # without a trust ratio, or with one
+    "LAMB(1e-3, use_trust_ratio=False)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
+    "LANS(1e-3, layerwise_adaptation=False)":
+        "LANS(0.001, exclude_from_layer_adaptation=['.*'])",
+    "LAMB(1e-3, adam=True)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
+    "LARS(0.1, trust_ratio=False)": "LARS(0.1, exclude_from_layer_adaptation=['.*'])",
+    "LAMB(1e-3, use_trust_ratio=True, adam=False)": "LAMB(0.001)",
+    "SOAP(1e-3, use_trust_ratio=True)": "SOAP(0.001, bounds={'trust_ratio': (None, None)})",
+    "LARS(0.1, weight_decay_filter=True, lars_adaptation_filter=True)":
+        "LARS(0.1, exclude_from_weight_decay='norm_and_bias', "
+        "exclude_from_layer_adaptation='norm_and_bias')",
+    "LARS(0.1, weight_decay_filter=True, lars_adaptation_filter=False)":
+        "LARS(0.1, exclude_from_weight_decay='norm_and_bias', exclude_from_layer_adaptation=[])",
+    "LARS(0.1, larc=True)": "LARS(0.1, form={'momentum': 'mixed', 'clip': True})",
+    # a schedule beside a number
+    "LAMB(1e-3, lr_scheduler='cosine')":
+        "LAMB(keras.optimizers.schedules.CosineDecay(0.001, 10000))",
+    "LAMB(lr=0.1, lr_scheduler_type='linear')":
+        "LAMB(learning_rate=keras.optimizers.schedules.PolynomialDecay(0.1, 10000, 0.0))",
+    "LAMB(1e-3, learning_rate_schedule=schedule)": "LAMB(...)",
+    "LAMB(1e-3, learning_rate_fn=schedule)": "LAMB(...)",
+    "LAMB(1e-3, lr_schedule=None)": "LAMB(0.001)",
+    # other names of what there is
+    "SOAP(3e-3, precond_freq=5)": "SOAP(0.003, precondition_frequency=5)",
+    "AdamP(1e-3, projection_delta=0.2)": "AdamP(0.001, delta=0.2)",
+    "LAMB(1e-3, l2_reg=0.1)": "LAMB(0.001, weight_decay=0.1)",
+    "LAMB(1e-3, no_decay_params=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "LAMB(1e-3, apply_to_bias=False)": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "LAMB(1e-3, state_dtype='bfloat16')": "LAMB(0.001, dtypes={'slots': 'bfloat16'})",
+    "LAMB(1e-3, master_weights=True)": "LAMB(0.001, dtypes={'masters': 'float32'})",
+    "LAMB(1e-3, clip_grad_norm=False)": "LAMB(0.001)",
+    # what nothing here needs
+    "LAMB(1e-3, cuda_aware=True, comm_backend_name='nccl', use_locking=False)": "LAMB(0.001)",
+    "Muon(0.02, rank=0, world_size=1, use_muon=True, backend='newtonschulz5')": "Muon(0.02)",
+    "Muon(0.02, muon_params=[], adamw_params=[])": "Muon(0.02)",
+    "Muon(0.02, preconditioning='frobenius', muon_weight_dimension_numbers=None)": "Muon(0.02)",
+    "LANS(1e-3, mode=1)": "LANS(0.001)",
+    "AdamP(1e-3, fixed_decay=False, use_gc=False)": "AdamP(0.001)",
     # misspelt
     "LAMB(1e-3, eplison=1e-8)": "LAMB(0.001, epsilon=1e-08)",
     "LAMB(LR=1e-3, Beta1=0.8)": "LAMB(learning_rate=0.001, beta_1=0.8)",
@@ -275,6 +321,25 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("Muon(1e-3, adam_weight_decay=0.0)", "exclude_from_weight_decay"),
         ("SOAP(1e-3, adam_lr_ratio=0.1)", "slower one in treatments"),
         ("LAMB(1e-3, nesterov=True)", "LANS is LAMB with Nesterov's step"),
+        ("LAMB(1e-3, learning_rate_schedule=schedule)", "takes the place of the number."),
+        ("LAMB(1e-3, learning_rate_fn=schedule)", "The schedule is passed as the rate itself"),
+        *((f"LAMB(1e-3, {word}=0.5)", "No gradient is compressed here. Without it, write LAMB(")
+          for word in ("coeff_beta", "factor_max", "factor_min", "factor_threshold")),
+        *((f"SOAP(1e-3, {word}=9)", said)
+          for word, said in {
+              "block_size": "max_precond_dim is the longest axis that has a basis. Without it",
+              "max_size_triangular": "max_precond_dim is the longest axis that has a basis. With",
+              "start_preconditioning_step": "Bases serve from the second step on. Without it",
+          }.items()),
+        ("Muon(0.02, cautious_weight_decay=True)", "No rule here masks decay by the sign of a st"),
+        ("Muon(0.02, use_muon=False)", "It takes all matrices but embeddings, and leaves the re"),
+        ("Muon(0.02, preconditioning='schatten')", "divided by its Frobenius norm before"),
+        ("Muon(0.02, muon_weight_dimension_numbers={})", "{'mixer/kernel': {'rows': 0}}. With"),
+        ("LAMB(1e-3, lookahead=True)", "use_ema=True averages by another rule. Without it"),
+        ("LAMB(1e-3, pre_norm=True)", "clipped by a number, global_clipnorm, and not divided"),
+        ("LANS(1e-3, mode=0)", "keras.regularizers.L2"),
+        ("AdamP(1e-3, use_gc=True)", "Gradients are not centralized. Without it, write AdamP("),
+        ("SOAP(1e-3, use_decoupled_weight_decay=False)", "keras.regularizers.L2"),
         ("LAMB(1e-3, adam_w_mode=False)", "keras.regularizers.L2"),
     ],
 )  # fmt: skip
@@ -324,6 +389,60 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
     with pytest.raises(TypeError) as caught:
         getattr(tf_lamb.keras, name)(1e-3, **{word: value})
     assert len(str(caught.value)) < 700 and "xxxx" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("LANS(1e-3, grad_norm=True)",
+         "LANS has no argument 'grad_norm' (did you mean max_grad_norm?). LANS(0.001, "
+         "global_clipnorm=True) is refused, too: global_clipnorm must be a number in [0, inf), not "
+         "True. Try global_clipnorm=1.0."),
+        ("LAMB(lr='1e-3')", "LAMB(learning_rate='1e-3') is refused, too: learning_rate must be"),
+        ("LAMB(1e-3, wd=0.1, beta_1=1.0)", "is refused, too: beta_1 must be a number in [0, 1)"),
+        ("LAMB(1e-3, skip_list='bias')", "not 'bias'. Did you mean ['bias']?"),
+        ("LARS(0.1, trust_ratio=2)", "is refused, too: bounds['trust_ratio'] must be None or two"),
+        ("LAMB(1e-3, clip_value=1.0, clip_norm=1.0)", "is refused, too: At most one of clipnorm"),
+        ("LAMB(1e-3, lr_scheduler='step')", "schedules.CosineDecay(rate, steps), takes the place"),
+    ],
+)  # fmt: skip
+def test_a_call_that_is_refused_is_not_recommended(call, said):
+    assert said in error_of(call) and "write" not in error_of(call)
+
+
+def test_in_tf_keras_a_scale_of_the_loss_is_not_recommended():
+    names = {"LAMB": FRONTENDS["tf_keras"][1].LAMB}
+    assert "LossScaleOptimizer around the optimizer." in error_of("LAMB(loss_scale=8.0)", names)
+
+
+def values_for(word, entry):
+    """What is passed for an argument whose value a row leaves open."""
+    if "schedules." in (entry.replacement or ""):
+        return [0.5, 2.0]
+    choices = CHOICES.get(f"form[{word!r}]", ())
+    return [0.5, 2, True, False, None, "float32", "bias", ["bias"], (3, 4, 2), (0.1, 0.9), *choices]
+
+
+@pytest.mark.filterwarnings("ignore:global_clipnorm")  # of LANS, which it does not change
+@pytest.mark.parametrize("entry", WORDS, ids=[entry.foreign_arguments for entry in WORDS])
+def test_every_call_that_is_recommended_can_be_made(entry):
+    recommended = set()
+    values = [
+        values_for(word, entry) if value is ... else [value]
+        for word, value in entry.conditions.items()
+    ]
+    for name in entry.classes or tf_lamb.core.rules.OURS:
+        cls = NAMES[name]
+        if entry.conditions.keys() <= inspect.signature(cls).parameters.keys():
+            continue  # a row for the other classes
+        for given in zip(*map(itertools.cycle, values), range(max(map(len, values))), strict=False):
+            with pytest.raises(TypeError, match="has no argument") as caught:
+                cls(**dict(zip(entry.conditions, given, strict=False)))
+            recommended |= {*re.findall(r"write (\w+\(.*?\))\.(?: |$)", str(caught.value))}
+    complete = [call for call in recommended if "..." not in call]
+    for call in complete:
+        eval(call, dict(NAMES))
+    assert complete
 
 
 @pytest.mark.parametrize("entry", WORDS, ids=[entry.foreign_arguments for entry in WORDS])

@@ -153,5 +153,18 @@ def test_the_method_refuses_a_bare_string(frontend):
 
 @every_frontend
 @pytest.mark.once
+@pytest.mark.parametrize(
+    ("names", "written"), [(["bias"], r"\['bias'\]"), ("norm_and_bias", r"\['norm_and_bias'\]")]
+)
+def test_the_method_says_where_names_go(frontend, names, written):
+    """Its first argument, as in Keras, is a list of variables."""
+    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1)
+    with pytest.raises(TypeError, match=rf"write exclude_from_weight_decay\(var_names={written}"):
+        optimizer.exclude_from_weight_decay(names)
+    assert optimizer.get_config()["exclude_from_weight_decay"] is None
+
+
+@every_frontend
+@pytest.mark.once
 def test_no_weight_decay_may_be_written_as_none(frontend):
     assert FRONTENDS[frontend][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0

@@ -55,8 +55,7 @@ def test_what_a_host_lets_be_set_is_in_the_config(frontend, name):
 
 MISSPELT = {  # with words in capitals for what depends on the optimizer and on its Keras
     "weight_deacy": " (did you mean weight_decay?): write NAME(weight_decay=0.01).",
-    "gradient_accumulation_step": " (did you mean gradient_accumulation_steps?): "
-    "write NAME(gradient_accumulation_steps=0.01).",
+    "global_clipnrm": " (did you mean global_clipnorm?): write NAME(global_clipnorm=0.01).",
     "weight_decay_rate": " (TensorFlow Addons, Model Garden): write NAME(weight_decay=0.01).",
     "lr": "): write NAME(learning_rate=0.01SHAPE).",
     "decay": " (TensorFlow Addons, old Keras): write NAME(learning_rate=SCHEDULE).",

@@ -147,3 +147,17 @@ def test_the_yaml_is_a_config():
     assert optimization.OptimizerConfig(optimizer).get().weight_decay == 0.01
     optimizer["tf_lamb"] |= added
     assert optimization.OptimizerConfig(optimizer).get().adascale.scale == 4
+
+
+def test_the_main_program_registers_and_runs_model_gardens(monkeypatch):
+    from absl import app
+    from official.common import flags
+    from official.nlp import train
+
+    ((_, text),) = blocks(PAGE, "python")
+    called: list = []
+    monkeypatch.setattr(model_garden, "register", lambda: called.append("register"))
+    monkeypatch.setattr(flags, "define_flags", lambda: called.append("flags"))
+    monkeypatch.setattr(app, "run", called.append)
+    exec(text, {})
+    assert called == ["register", "flags", train.main]

@@ -22,7 +22,7 @@ matplotlib.use("Agg")
 # Each has a test of its own.
 ELSEWHERE = {
     "README.md", "moving_in.md", "start/addons.md", "start/custom_loop.md", "start/lars.md",
-    "start/tpu.md",
+    "start/model_garden.md", "start/tpu.md",
 }  # fmt: skip
 ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
 SLOW = {*ON_JAX, "adversarial.md", "adascale.md", "noise_scale.md", "trust_ratios.md"}

@@ -17,6 +17,16 @@ if keras.backend.backend() != "torch":
 import torch
 
 
+def test_a_member_that_is_not_there_is_asked_for():
+    optimizer = ours.LAMB(0.1)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def ask(x):
+        return x + hasattr(optimizer, "lr") + 2 * hasattr(optimizer, "colour")
+
+    assert float(ask(torch.zeros(()))) == 0.0
+
+
 def halving(steps):
     return keras.optimizers.schedules.ExponentialDecay(0.1, steps, 0.5)
 

@@ -100,6 +100,17 @@ def said_at_once(command):
         (f"train {RUN}=train --tpu_platform=v3", "--tpu_platform=v3 has no effect. Leave it out"),
         ("find --experiment=bert/pretraining --noise_scale=1 --mode=train",
          "--mode=train has no effect: nothing is trained here"),
+        (f"train {RUN}=train --learning_rate=0.1",
+         "train: there is no flag --learning_rate. Write --params_override=trainer.optimizer_config"
+         ".learning_rate.polynomial.initial_learning_rate=0.1, with the type of the experiment if"),
+        (f"train {RUN}=train --weight_decay 0.1",
+         "--params_override=trainer.optimizer_config.optimizer.tf_lamb.weight_decay=0.1, with the"),
+        (f"train {RUN}=train --optimizer_type=lamb",
+         "Write --params_override=trainer.optimizer_config.optimizer.type=tf_lamb"),
+        ("find --experiment=bert/pretraining --train_steps=9",
+         "find: there is no flag --train_steps. Write --params_override=trainer.train_steps=9"),
+        ("train_stages --mode=train --model_dir=x --stage=lamb/bert_pretraining --lr",
+         "train_stages: there is no flag --lr. Write --params_override=trainer.optimizer_config"),
     ],
 )  # fmt: skip
 def test_what_does_not_run_is_refused_at_once(command, says):

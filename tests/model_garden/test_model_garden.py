@@ -241,6 +241,8 @@ EMA = "trainer.optimizer_config.ema.average_decay=0.9"
         ("trainer.optimizer_config.optimizer.tf_lamb.weight_decay_rate=0.01",
          "Write trainer.optimizer_config.optimizer.tf_lamb.weight_decay=0.01"),
         ("trainer.optimizer_config.optimizer.tf_lars.eeta=0.01", "tf_lars.trust_coefficient=0.01"),
+        ("trainer.optimizer_config.optimizer.tf_lamb.clip_grad_norm=true",
+         "tf_lamb.clip_grad_norm. global_clipnorm must be a number in [0, inf), not True."),
         ("trainer.optimizer_config.ema.average_decy=0.9", "Did you mean average_decay"),
         ("task.model.cls_heads=3", "takes settings of its own"),
         ("{task: {model: {cls_heads: [{inner_dim: 8}, {iner_dim: 8}]}}}",

@@ -317,8 +317,8 @@ def test_what_an_optimizer_of_model_gardens_had_is_not_lost_with_its_type():
         "exclude_from_weight_decay and global_clipnorm, but adamw, which is not used, has "
         "weight_decay_rate=0.01, exclude_from_weight_decay=['LayerNorm', 'bias'] and "
         "gradient_clip_norm=1.0. Write tf_adamp.weight_decay, tf_adamp.exclude_from_weight_decay "
-        "and tf_adamp.global_clipnorm, or for none adamw.weight_decay_rate=0, "
-        "adamw.exclude_from_weight_decay=null and adamw.gradient_clip_norm=0"
+        "and tf_adamp.global_clipnorm, or for none tf_adamp.weight_decay=0, "
+        "tf_adamp.exclude_from_weight_decay=null and tf_adamp.global_clipnorm=null"
     )
 
 
@@ -353,6 +353,77 @@ def test_each_of_them_is_written_or_turned_off(own, more, lacking):
         return
     with pytest.raises(UserError, match=f"type=tf_adamp has no {lacking}, but adamw, which is"):
         check_optimizer(experiment)
+
+
+@pytest.mark.parametrize(
+    ("written", "way_out"),
+    [
+        ("learning_rate=0.1", "learning_rate takes settings of its own, but it is given 0.1. Write "
+         "@.learning_rate.polynomial.initial_learning_rate=0.1"),
+        ("optimizer.lr=0.1", "Write @.learning_rate.polynomial.initial_learning_rate=0.1"),
+        ("optimizer.tf_lamb.learning_rate=0.1,@.learning_rate.type=constant",
+         "Write @.learning_rate.constant.learning_rate=0.1"),
+        ("optimizer.tf_lamb.warmup_steps=9", "Write @.warmup.polynomial.warmup_steps=9"),
+        ("warmup=9", "given 9. Write @.warmup.polynomial.warmup_steps=9"),
+        ("optimizer=tf_lamb", "given 'tf_lamb'. Write @.optimizer.type=tf_lamb"),
+        ("weight_decay=0.1,@.optimizer.type=tf_lamb", "Write @.optimizer.tf_lamb.weight_decay=0.1"),
+        ("optimizer.tf_lamb.decay_steps=9", "Write @.learning_rate.polynomial.decay_steps=9"),
+        ("optimizer.tf_lamb.include_in_weight_decay=[kernel]", "All decays but what "
+         "exclude_from_weight_decay matches: list the others there"),
+        ("optimizer.tf_lamb.include_in_weight_decay=null", "Leave it out"),
+        ("optimizer.tf_lamb.maximize=true", "Steps go down: negate the loss"),
+        ("learning_rate.polynomial.steps=9", "Did you mean decay_steps"),
+    ],
+)  # fmt: skip
+def test_of_a_misplaced_setting_the_place_is_told(written, way_out):
+    place = "trainer.optimizer_config"
+    flags = Flags("bert/pretraining", params_override=f"{place}.{written.replace('@', place)}")
+    with pytest.raises(UserError) as error:
+        parsing.parse(flags)
+    assert way_out.replace("@", place) in str(error.value) and "\n" not in str(error.value)
+
+
+OWN = {"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}
+NONE = {"weight_decay": 0, "exclude_from_weight_decay": None, "global_clipnorm": None}
+CLIP = "trainer.optimizer_config.optimizer.tf_adamp.global_clipnorm=null"
+
+
+def checked(folder, kind, own, override="", experiment="bert/sentence_prediction"):
+    """An experiment whose YAML puts a type of ours in the place of adamw, once it is checked."""
+    config = CONFIGS["stock"] | {"optimizer": {"type": kind, "tf_adamp": own}}
+    path = folder / "a.yaml"
+    path.write_text(yaml.safe_dump({"trainer": {"train_steps": 40, "optimizer_config": config}}))
+    params, _ = parsing.parse(Flags(experiment, [str(path)], params_override=override))
+    check_optimizer(params, experiment)
+    return params
+
+
+@pytest.mark.parametrize(
+    ("own", "override", "experiment"),
+    [
+        (OWN | {"global_clipnorm": None}, "", "bert/sentence_prediction"),
+        (OWN, CLIP, "bert/sentence_prediction"),
+        (NONE, "", "bert/sentence_prediction"),
+        (NONE, "", "lamb/bert_pretraining"),
+    ],
+    ids=["a null in a YAML", "a null in an override", "all", "of a type of ours"],
+)
+def test_what_is_answered_with_nothing_is_not_asked_again(tmp_path, own, override, experiment):
+    params = checked(tmp_path, "tf_adamp", own, override, experiment)
+    config = params.trainer.optimizer_config.optimizer
+    assert config.tf_adamp.global_clipnorm is None and not config.adamw.gradient_clip_norm
+
+
+def test_what_is_not_answered_is_asked_still_of_the_experiment(tmp_path):
+    message = r"no global_clipnorm, .* gradient_clip_norm=1.0 in the experiment bert/sentence_pre"
+    with pytest.raises(UserError, match=message):
+        checked(tmp_path, "tf_adamp", {"weight_decay": 0, "exclude_from_weight_decay": None})
+
+
+def test_a_null_of_a_file_of_another_type_is_no_answer(tmp_path):
+    override = "trainer.optimizer_config.optimizer.type=tf_adamp"
+    with pytest.raises(UserError, match="type=tf_adamp has no weight_decay, exclude_from"):
+        checked(tmp_path, "adamw", NONE, override)
 
 
 @pytest.mark.parametrize("name", sorted(parsing.experiments()))

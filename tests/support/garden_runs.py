@@ -252,7 +252,8 @@ _OF_A_TYPE = {
 def _draw_type(pick, run):
     """Settings of an adamw whose place a type of ours has taken; all of them are written, or not.
 
-    They are lost where ours has no other for them: then the run is refused.
+    They are lost where ours has nothing for them: then the run is refused. Of tf_lamb the
+    experiment itself has them, so there a 0 or a null is written, which is an answer.
     """
     if pick.random() > 0.15 or run.experiment != "lamb/bert_pretraining":
         return
@@ -261,12 +262,14 @@ def _draw_type(pick, run):
                          "weight_decay": 0.0} | config.get("tf_lamb", {})  # fmt: skip
     config["adamw"] = {"beta_2": 0.98, "gradient_clip_norm": 0.0}
     own = config[config["type"]]
-    own.update(weight_decay=0.0, exclude_from_weight_decay=None, global_clipnorm=None)
     lacks = []
     for name, (theirs, ours) in _OF_A_TYPE.items():
         config["adamw"] |= theirs
+        own.pop(name, None)
         if pick.random() < 0.8:
             own |= ours
+        elif config["type"] == "tf_lamb":
+            own[name] = 0.0 if name == "weight_decay" else None
         else:
             lacks.append(name)
     *first, last = lacks or [""]

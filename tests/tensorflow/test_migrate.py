@@ -208,6 +208,43 @@ def test_other_names_and_fresh_variables():
     assert np.all(new.state_of(2)["m"].numpy() != 0) and np.all(new.state_of(3)["m"].numpy() == 0)
 
 
+def test_variables_of_the_users_own_are_left_over(tmp_path):
+    """A counter of theirs is in no optimizer, and so begins again where nobody restores it."""
+    tf_keras.backend.clear_session()
+    old, frozen = renamed_model(tf_keras), renamed_model(tf_keras)
+    old.compile(garden_lamb.LAMB(0.1), "mse")
+    old.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    tracked = {"net": old, "optimizer": old.optimizer, "count": old.optimizer.iterations}
+    own = {"step": tf.Variable(7), "state": {"epoch": tf.Variable(2)}, "teacher": frozen}
+    path = tf.train.Checkpoint(**tracked, **own).save(str(tmp_path / "ckpt"))
+    report = tf_lamb.tf_keras.migrate(path, tf_lamb.tf_keras.LAMB(0.1), renamed_model(tf_keras))
+    names = {"step", "state/epoch", "teacher/... (4 variables)"}
+    assert {*report.left_over} == {*report.own_variables} == names
+    restored = "of your own, which tf.train.Checkpoint(state=..., step=..., teacher=...) restores"
+    assert f"step, teacher/... (4 variables): {restored}" in str(report)
+    assert "nothing in the source" not in str(report)
+    # What the report says.
+    step = tf.Variable(0)
+    tf.train.Checkpoint(step=step).restore(path).expect_partial()
+    assert int(step) == 7
+
+
+@pytest.mark.parametrize("root", ["checkpoint", "weights", "SavedModel"])
+def test_what_the_model_has_beside_its_weights_is_none_of_the_users_own(tmp_path, root):
+    tf_keras.backend.clear_session()
+    old = renamed_model(tf_keras)
+    old.counter = tf.Variable(3)
+    old.compile(garden_lamb.LAMB(0.1), "mse", metrics=["mae"])
+    old.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    path = str(tmp_path / "saved")
+    if root == "checkpoint":
+        path = tf.train.Checkpoint(old).save(path)
+    else:
+        old.save_weights(path) if root == "weights" else old.save(path, save_format="tf")
+    report = tf_lamb.tf_keras.migrate(path, tf_lamb.tf_keras.LAMB(0.1), renamed_model(tf_keras))
+    assert len(report.matched) == 4 and report.own_variables == ()
+
+
 def test_the_name_of_the_model_does_not_matter():
     stepped = migrating.stepped()
 

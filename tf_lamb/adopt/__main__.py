@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         parser.exit(1, 'This needs libcst: pip install ".[adopt]".\n')
 
-    exit_status, written_count = 0, 0
+    exit_status, written_count, can_keep_steps = 0, 0, False
     for path in options.scripts:
         if advice := _ADVICE_BY_SUFFIX.get(pathlib.Path(path).suffix):
             print(f"{path}: {advice}", file=sys.stderr)
@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{path}: {error}", file=sys.stderr)
             exit_status = 1
             continue
+        can_keep_steps |= adopted.can_keep_steps
         old_lines = old_code.splitlines(keepends=True)
         new_lines = adopted.code.splitlines(keepends=True)
         for line in difflib.unified_diff(old_lines, new_lines, path, path):
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         print(f"Written: {written_count} of {len(options.scripts)}.")
     elif not exit_status:
-        print("Nothing was written; --write does it.")
+        keep = " --same_steps adds the arguments that keep the steps." if can_keep_steps else ""
+        print(f"Nothing was written; --write does it.{keep}")
     return exit_status
 
 

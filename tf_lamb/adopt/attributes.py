@@ -1,8 +1,11 @@
-"""Adds notes on attributes of a rewritten optimizer that a script uses and Keras 3 lacks.
+"""Adds notes on what a script uses of a rewritten optimizer, or of metrics, and its Keras lacks.
 
-Also adds notes on the step and the rate where Keras 3 cannot make them a Python number, which is
-so under a strategy of `tf.distribute`.
+Also adds notes on the step and the rate where they cannot become a Python number, which is so under
+a strategy of `tf.distribute`.
 """
+
+import re
+from typing import NamedTuple
 
 import libcst as cst
 from libcst import matchers
@@ -10,17 +13,49 @@ from libcst import matchers
 from tf_lamb.adopt.holders import Holders
 from tf_lamb.adopt.reading import Script
 
-# Attribute of Keras 2's optimizers -> what to write in Keras 3. Of a method, the whole call is
-# replaced.
-_PROPERTIES = {"lr": "{0}.learning_rate", "weights": "{0}.variables"}
+
+class _Way(NamedTuple):
+    """Says what to write for an attribute of old optimizers of Keras.
+
+    Attributes:
+        code: The code, where {0} is the optimizer. Of a method it replaces the whole call, whose
+            first two arguments are {1} and {2}.
+        is_in_tf_keras: Whether the optimizers of tf_keras have the attribute, other than its legacy
+            ones. Those of Keras 3 do not.
+    """
+
+    code: str
+    is_in_tf_keras: bool = False
+
+
+_PROPERTIES = {"lr": _Way("{0}.learning_rate", True), "weights": _Way("{0}.variables")}
+_TAPE = "gradients of a tf.GradientTape"
 _METHODS = {
-    "variables": "{0}.variables",
-    "get_weights": "[v.numpy() for v in {0}.variables]",
-    "_decayed_lr": "{0}.learning_rate",
-    "minimize": "{0}.apply_gradients, with gradients of a tf.GradientTape",
+    "variables": _Way("{0}.variables", True),
+    "get_weights": _Way("[v.numpy() for v in {0}.variables]"),
+    "get_slot": _Way("{0}.state_of(i)[{2}], where {1} is variable i of {0}.build"),
+    "get_slot_names": _Way("list({0}.state_of(0))"),
+    "add_slot": _Way("{0}.add_variable_from_reference({1}, {2})"),
+    "_create_slots": _Way("{0}.build({1})"),
+    "_create_all_weights": _Way("{0}.build({1})"),
+    "_decayed_lr": _Way("{0}.learning_rate"),
+    "_get_hyper": _Way("getattr({0}, {1})", True),
+    "_set_hyper": _Way("setattr({0}, {1}, {2})"),
+    "minimize": _Way(f"{{0}}.apply_gradients, with {_TAPE}", True),
+    "compute_gradients": _Way(_TAPE, True),
+    "_compute_gradients": _Way(_TAPE),
+    "get_gradients": _Way(_TAPE),
+    "get_updates": _Way(f"{{0}}.apply_gradients, with {_TAPE}"),
 }
+# Slot of an old optimizer -> its name in ours, where that is another one.
+_SLOTS = {"'momentum'": "'v'", '"momentum"': '"v"'}
+_TRAINED_VARIABLE = re.compile(r"[\w.]+\.trainable_(?:variables|weights)\[(\d+)\]")
 _REMOVED_ARGUMENTS = ("experimental_aggregate_gradients", "skip_gradients_aggregation", "name")
-_NUMBERS = {"iterations": "int", "learning_rate": "float", "lr": "float"}  # by attribute
+# The values with which they say that the script has summed the gradients over the replicas.
+_SUMMED = {"experimental_aggregate_gradients": "False", "skip_gradients_aggregation": "True"}
+_MODEL = re.compile(r"(?:^|[._])(?:model|net|network)$", re.IGNORECASE)
+# Attribute -> the type of the number that it holds.
+_NUMBERS = {"iterations": "int", "learning_rate": "float", "lr": "float", "_decayed_lr": "float"}
 _CONVERSIONS = {"int", "float", "range"}
 
 
@@ -31,10 +66,12 @@ class Attributes:
         script: The script, which receives the notes.
         holders: The expressions that stand for a rewritten optimizer.
         has_strategy: Whether the script uses a strategy of `tf.distribute`.
+        is_keras_3: Whether the optimizers are those of Keras 3; else they are those of tf_keras.
     """
 
-    def __init__(self, script: Script, holders: Holders, has_strategy: bool):
+    def __init__(self, script: Script, holders: Holders, has_strategy: bool, is_keras_3: bool):
         self._script, self._holders, self._has_strategy = script, holders, has_strategy
+        self._is_keras_3 = is_keras_3
         self._added: set[tuple[int, str]] = set()
 
     def add_notes(self) -> None:
@@ -44,38 +81,101 @@ class Attributes:
                 self._see_attribute(node)
         for node in matchers.findall(self._script.module, matchers.Call()):
             self._see_call(node)
+        if self._is_keras_3 and "def reset_states" not in self._script.code:
+            resets = matchers.Call(func=matchers.Attribute(attr=matchers.Name("reset_states")))
+            for node in matchers.findall(self._script.module, resets):
+                self._rename_reset(node.func)
 
     def _see_attribute(self, node: cst.Attribute):
         """Adds the notes on one attribute of an optimizer."""
         script, name = self._script, node.attr.value
-        owner, code, parent = script.code_of(node.value), script.code_of(node), script.parents[node]
+        code, parent = script.code_of(node), script.parents[node]
         is_called = isinstance(parent, cst.Call) and parent.func is node
         if number := self._number_of(node):
-            reason = f"Keras 3 cannot make a number of {code} under a strategy"
-            reason = f"Keras 3 has no {code}" if name in _PROPERTIES else reason
+            reason = f"neither Keras 3 nor tf_keras makes a number of {code} under a strategy"
+            reason = self._lack(name, f"{code}()" if is_called else code) or reason
             return self._add(node, f"{reason}: write {number}")
         if name in _PROPERTIES and not is_called:
-            new_code = _PROPERTIES[name].format(owner)
-            if setter := self._setter_of(node):
-                value = script.code_of(setter.args[1].value)
-                return self._add(
-                    node, f"Keras 3 does not set {code} this way: write {new_code} = {value}"
-                )
-            if isinstance(parent, cst.AssignTarget):
-                return self._add(
-                    node, f"setting {code} changes nothing in Keras 3: write {new_code}"
-                )
-            return self._add(node, f"Keras 3 has no {code}: write {new_code}")
-        if name == "learning_rate" and (setter := self._setter_of(node)):
+            return self._see_property(node)
+        if self._is_keras_3 and name == "learning_rate" and (setter := self._setter_of(node)):
             value = script.code_of(setter.args[1].value)
             return self._add(node, f"Keras 3 does not set {code} this way: write {code} = {value}")
-        if name in _METHODS and is_called:
-            self._add(node, f"Keras 3 has no {code}(): write {_METHODS[name].format(owner)}")
-        if name == "apply_gradients" and is_called:
-            names = [arg.keyword.value for arg in parent.args if arg.keyword]
-            for argument in names:
-                if argument in _REMOVED_ARGUMENTS:
-                    self._add(node, f"{code} has no argument {argument} in Keras 3: leave it out")
+        if name in _METHODS and is_called and (lack := self._lack(name, f"{code}()")):
+            self._add(node, f"{lack}: write {self._instead_of_call(node, parent)}")
+        if self._is_keras_3 and name == "apply_gradients" and is_called:
+            self._see_arguments(node, parent)
+
+    def _see_property(self, node: cst.Attribute):
+        """Adds the notes on a property that is read, or set."""
+        script, name = self._script, node.attr.value
+        owner, code, parent = script.code_of(node.value), script.code_of(node), script.parents[node]
+        if not (lack := self._lack(name, code)):
+            return
+        new_code = _PROPERTIES[name].code.format(owner)
+        if setter := self._setter_of(node):
+            value = script.code_of(setter.args[1].value)
+            self._add(node, f"Keras 3 does not set {code} this way: write {new_code} = {value}")
+        elif isinstance(parent, cst.AssignTarget):
+            self._add(node, f"setting {code} changes nothing in Keras 3: write {new_code}")
+        else:
+            self._add(node, f"{lack}: write {new_code}")
+
+    def _see_arguments(self, node: cst.Attribute, call: cst.Call):
+        """Adds a note for each argument of `apply_gradients` that Keras 3 does not have."""
+        code = self._script.code_of(node)
+        for argument in call.args:
+            name = argument.keyword.value if argument.keyword else ""
+            if name in _REMOVED_ARGUMENTS:
+                text = f"{code} has no argument {name} in Keras 3: leave it out"
+                if self._script.code_of(argument.value) == _SUMMED.get(name):
+                    text += ", and your sum over the replicas, too, which the optimizer makes"
+                self._add(node, text)
+
+    def _lack(self, name: str, code: str) -> str:
+        """Returns the words that the script's Keras lacks an attribute; "" if it has it.
+
+        Args:
+            name: The name of the attribute.
+            code: How the script uses it, such as "optimizer.get_weights()".
+        """
+        way = (_PROPERTIES | _METHODS).get(name)
+        if way is None or (way.is_in_tf_keras and not self._is_keras_3):
+            return ""
+        if not self._is_keras_3:
+            return f"tf_keras has no {code}"
+        return (
+            f"Keras 3 has no {code}"
+            if way.is_in_tf_keras
+            else f"neither Keras 3 nor tf_keras has {code}"
+        )
+
+    def _instead_of_call(self, node: cst.Attribute, call: cst.Call) -> str:
+        """Returns what to write for a call of a method of an old optimizer."""
+        script = self._script
+        arguments = [script.code_of(argument.value) for argument in call.args if not argument.star]
+        first, second = (arguments + ["..."] * 2)[:2]
+        second = _SLOTS.get(second, second)
+        owner = script.code_of(node.value)
+        if node.attr.value == "get_slot" and (found := _TRAINED_VARIABLE.fullmatch(first)):
+            return f"{owner}.state_of({found[1]})[{second}]"
+        return _METHODS[node.attr.value].code.format(owner, first, second)
+
+    def _rename_reset(self, node: cst.Attribute):
+        """Plans to rename the `reset_states` of a metric; adds a note if it may be none.
+
+        Args:
+            node: The method, as it is called.
+        """
+        script, owner = self._script, self._script.code_of(node.value)
+        text = f"Keras 3 has no {owner}.reset_states()"
+        if _MODEL.search(owner):
+            return self._add(node, f"{text}: write reset_state() of its stateful layers")
+        if not script.is_made_by(node.value, ".metrics."):
+            return self._add(node, f"{text}: write {owner}.reset_state(), if it is Keras's")
+        script.replacements[node] = lambda attribute: attribute.with_changes(
+            attr=cst.Name("reset_state")
+        )
+        script.add_note(node, f"{text}, and reset_state() is written here")
 
     def _see_call(self, node: cst.Call):
         """Adds a note on `getattr(optimizer, "lr")`, and on `hasattr` and `setattr`."""
@@ -87,8 +187,9 @@ class Attributes:
         name, owner = node.args[1].value, self._script.code_of(node.args[0].value)
         if isinstance(name, cst.SimpleString) and name.evaluated_value in _PROPERTIES:
             attribute = str(name.evaluated_value)
-            new_name = _PROPERTIES[attribute].format(owner).rpartition(".")[2]
-            self._add(node, f'Keras 3 has no {owner}.{attribute}: write "{new_name}" here')
+            new_name = _PROPERTIES[attribute].code.format(owner).rpartition(".")[2]
+            if lack := self._lack(attribute, f"{owner}.{attribute}"):
+                self._add(node, f'{lack}: write "{new_name}" here')
 
     def _setter_of(self, node) -> cst.Call | None:
         """Returns the call `backend.set_value(node, value)`; None if the node is not in one."""
@@ -110,8 +211,11 @@ class Attributes:
         if not self._has_strategy or name not in _NUMBERS:
             return ""
         owner = self._script.code_of(node.value)
-        value = f"{_PROPERTIES.get(name, '{0}.' + name).format(owner)}.numpy()"
+        way = (_PROPERTIES | _METHODS).get(name, _Way(f"{{0}}.{name}"))
+        value = f"{way.code.format(owner)}.numpy()"
         parent = parents[node]
+        if isinstance(parent, cst.Call) and parent.func is node:  # of `_decayed_lr`
+            parent = parents[parent]
         if isinstance(parent, cst.FormattedStringExpression):
             return f"{_NUMBERS[name]}({value})"
         if isinstance(parent, cst.Arg) and isinstance(call := parents[parent], cst.Call):

@@ -17,6 +17,7 @@ from tf_lamb.core import rules
 
 _LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
 _EXCLUSION_LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+_CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 # Argument of this package's class -> how the updates differ if its value is not the same as in the
 # other package.
 _DIFFERENCE_TEXTS = {
@@ -37,6 +38,7 @@ class Translation(NamedTuple):
         notes: Sentences on what changes.
         obstacles: Sentences on why the call cannot be rewritten; empty if it can be.
         added: The names of those of `new_arguments` that are added to keep the steps.
+        can_keep_steps: Whether more arguments would keep the steps.
     """
 
     unchanged: tuple[str, ...]
@@ -44,6 +46,7 @@ class Translation(NamedTuple):
     notes: tuple[str, ...]
     obstacles: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
+    can_keep_steps: bool = False
 
 
 def literal_value(code: str) -> Any:
@@ -116,9 +119,71 @@ def translate_call(
             notes.append(f"Added to keep each step as before: {pairs}.")
     else:
         notes += [_difference_sentence(name, *pair) for name, pair in differing_values.items()]
-    text = f"{script_code if source.is_keras_own else ''} {' '.join(code_by_name)}"
-    notes += [sentence for trigger, sentence in source.warnings.items() if trigger in text]
-    return Translation(unchanged, new_arguments, tuple(notes), added=tuple(added_arguments))
+    if source.is_keras_own:
+        text = f"{script_code} {' '.join(code_by_name)}"
+        notes += [sentence for trigger, sentence in source.warnings.items() if trigger in text]
+    else:
+        notes += _legacy_notes(source, values, script_code)
+    return Translation(
+        unchanged, new_arguments, tuple(notes), added=tuple(added_arguments),
+        can_keep_steps=bool(differing_values) and not same_steps and has_all_arguments,
+    )  # fmt: skip
+
+
+def _legacy_notes(source, values, script_code):
+    """Returns sentences on what legacy optimizers of Keras, such as Addons' LAMB, do otherwise.
+
+    Args:
+        source: The optimizer that was called.
+        values: The arguments of the old call, name -> value.
+        script_code: The whole script as text.
+    """
+    notes = []
+    searched = "Patterns are searched in dense/bias here, and were searched in dense/bias:0."
+    lists = [values[name] for name in _EXCLUSION_LISTS if values.get(name) is not None]
+    patterns: list[str] = []
+    are_known = True
+    for value in lists:
+        strings = _strings_of(value, script_code)
+        are_known = are_known and strings is not None
+        patterns += strings or []
+    found = [repr(pattern) for pattern in patterns if "$" in pattern or ":0" in pattern]
+    if not are_known:
+        notes.append(f"{searched} A pattern with $ or :0 may match different variables here.")
+    elif found:
+        names = " and ".join(dict.fromkeys(found))
+        notes.append(f"{searched} {names} may match different variables here.")
+    # Model Garden's LARS refuses the gradients of an embedding that have repeated rows.
+    clips = any(values.get(name) is not None for name in _CLIPPINGS)
+    if clips and source.peer.family == "LAMB":
+        notes.append(
+            "The gradients of a row of an embedding that a batch uses more than once are summed "
+            f"and then clipped here. {source.peer.title} clips them first."
+        )
+    return notes
+
+
+def _strings_of(value, script_code) -> list[str] | None:
+    """Returns the strings in a list; None if they are known only when the script runs.
+
+    Args:
+        value: The value of an argument: a list, or the `Code` of one.
+        script_code: The whole script as text, which may assign the list to a name.
+    """
+    if type(value) is not Code:
+        return list(value)
+    try:
+        tree = ast.parse(script_code)
+    except SyntaxError:  # libcst also reads the syntax of newer Pythons
+        return None
+    assigned = [
+        literal_value(ast.unparse(node.value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and value in map(ast.unparse, node.targets)
+    ]
+    if not assigned or not all(isinstance(each, (list, tuple)) for each in assigned):
+        return None
+    return [item for each in assigned for item in each if isinstance(item, str)]
 
 
 def _why_unreadable(source, values, keras_name):

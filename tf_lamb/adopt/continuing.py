@@ -6,12 +6,12 @@ import libcst as cst
 from libcst import matchers
 
 from tf_lamb.adopt.attributes import Attributes
+from tf_lamb.adopt.building import Building
 from tf_lamb.adopt.holders import Holders
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.sources import Source
 
 _RESTORES = {"restore", "restore_or_initialize"}
-_TRAINED = re.compile(r"[\w.]+\.trainable_(?:variables|weights)\b")
 # Full name of a function that loads models -> the module of ours that it needs for our optimizers.
 _LOADS = {
     f"{keras}.{name}.load_model": our_module
@@ -78,11 +78,11 @@ class Continuing:
         if not self._rewritten:
             return
         calls = [node for node, _, module in self._rewritten if module != "tf_lamb.tf_keras"]
-        if calls:
-            holders, has_strategy = Holders(self._script, set(calls)), self._has_strategy()
-            if has_strategy:
-                self._note_missing_build(holders, calls)
-            Attributes(self._script, holders, has_strategy).add_notes()
+        all_calls = {node for node, _, _ in self._rewritten}
+        holders, has_strategy = Holders(self._script, set(calls) or all_calls), self._has_strategy()
+        if calls and has_strategy:
+            Building(self._script, holders, calls, self._updates, self._builds).add()
+        Attributes(self._script, holders, has_strategy, is_keras_3=bool(calls)).add_notes()
         if self._checkpoints and self._methods & _RESTORES:
             self._script.add_note(
                 self._checkpoints[0], _text_of_checkpoint(*self._rewritten[0][1:])
@@ -94,28 +94,6 @@ class Continuing:
                 "A script that loads this file with its optimizer needs `import tf_lamb` after "
                 f"{host}.",
             )
-
-    def _note_missing_build(self, holders, calls):
-        """Adds a note if a loop on several replicas makes a step with an unbuilt optimizer.
-
-        Args:
-            holders: The expressions that stand for a rewritten optimizer.
-            calls: The rewritten calls, of Keras 3 only.
-        """
-        updates = [node for node in self._updates if holders.holds(node.func.value)]
-        if not updates or any(holders.holds(node.value) for node in self._builds):
-            return
-        script, update = self._script, updates[0]
-        update_line = script.positions[update].start.line
-        optimizer = holders.target_of(calls[0]) or script.code_of(update.func.value)
-        named = _TRAINED.search(" ".join(map(script.code_of, update.args)))
-        variables = named.group() if named else "model.trainable_variables"
-        script.add_note(
-            calls[0],
-            f"Add `{optimizer}.build({variables})` below the line that makes the optimizer, in the "
-            "strategy's scope. Otherwise Keras 3 fails at the first step on several replicas, in "
-            f"line {update_line}.",
-        )
 
     def _is_save(self, node: cst.Call, name: str) -> bool:
         """Returns whether a call saves a model together with its optimizer.
@@ -172,10 +150,17 @@ def _text_of_checkpoint(source: Source, module: str) -> str:
         module: The module that our class is taken from, such as "tf_lamb.keras".
     """
     title = source.peer.title
+    migrate = f"{module}.migrate(path, optimizer, model, weights=True)"
+    if not source.is_keras_own and module == "tf_lamb.tf_keras":
+        return (
+            f"A checkpoint of {title} cannot be restored here: restore raises a ValueError. "
+            f"{migrate} reads it."
+        )
     if not source.is_keras_own:
         return (
-            f"A checkpoint of {title} cannot be restored into an optimizer of tf_lamb. Pass it to "
-            f"{module}.migrate."
+            f"A checkpoint of {title} is restored without its moments and its step, and without an "
+            "error. Of a model of tf_keras, or of TensorFlow before 2.16, weights are missing, "
+            f"too. {migrate} reads all of them."
         )
     return (
         f"A checkpoint of {title} is restored without its optimizer's state, and without an error. "

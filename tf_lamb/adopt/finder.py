@@ -131,6 +131,7 @@ class Finder(cst.CSTVisitor):
         )  # fmt: skip
         if translation.obstacles:
             return self._note_left(node, source, " ".join(translation.obstacles))
+        script.can_keep_steps |= translation.can_keep_steps
         new_name = f"{module}.{source.peer.family}"
         script.replacements[node] = lambda call: call.with_changes(
             func=cst.parse_expression(new_name),
@@ -256,6 +257,7 @@ class Finder(cst.CSTVisitor):
         if translation.obstacles:
             return self._note_left(node, source, " ".join(translation.obstacles))
         script.needs_registration = True
+        script.can_keep_steps |= translation.can_keep_steps
         self._adopted_types.add(optimizer_type)
         script.add_note(
             node, f"the type {optimizer_type} is tf_{optimizer_type}", translation.notes

@@ -67,6 +67,7 @@ class Script:
         notes: The notes on what was rewritten and what was not.
         needs_registration: Whether the script has to register this package's optimizers in Model
             Garden.
+        can_keep_steps: Whether `same_steps` would add arguments to a call or a config.
     """
 
     def __init__(self, wrapper: MetadataWrapper, code: str, same_steps: bool):
@@ -81,6 +82,7 @@ class Script:
         self.nodes_needing_import: set[cst.CSTNode] = set()
         self.notes: list[Note] = []
         self.needs_registration = False
+        self.can_keep_steps = False
 
     def full_name(self, node: cst.CSTNode) -> str:
         """Returns the full name of what a node refers to, such as "keras.optimizers.Lamb".
@@ -113,6 +115,55 @@ class Script:
             is_left: Whether the node was not rewritten. Defaults to False.
         """
         self.notes.append(Note(self.positions[node].start.line, text, tuple(details), is_left))
+
+    def assignment_of(self, node: cst.CSTNode) -> cst.Assign | None:
+        """Returns the assignment that a name has its value from.
+
+        Returns None if the node is no name, or if it has not just one value, by an assignment such
+        as `name = value`.
+        """
+        scope = self.scopes.get(node)
+        if not isinstance(node, cst.Name) or scope is None:
+            return None
+        assignments = list(scope[node.value])
+        target = getattr(assignments[0], "node", None) if len(assignments) == 1 else None
+        parent = self.parents.get(self.parents.get(target))
+        is_plain = isinstance(parent, cst.Assign) and len(parent.targets) == 1
+        return parent if is_plain and parent.targets[0].target is target else None
+
+    def is_made_by(self, node: cst.CSTNode, part: str) -> bool:
+        """Returns whether a name stands for what a function of Keras returned.
+
+        Args:
+            node: The name.
+            part: A part of the full name of the function, such as ".metrics.".
+        """
+        assignment = self.assignment_of(node)
+        if assignment is None or not isinstance(assignment.value, cst.Call):
+            return False
+        name = self.full_name(assignment.value.func)
+        return name.startswith(("keras.", "tensorflow.keras.")) and part in name
+
+    def returned_by(self, node: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Returns the expressions that a function of the script returns; [] if it is not known.
+
+        Args:
+            node: What is called, such as the name of the function.
+        """
+        scope = self.scopes.get(node)
+        if not isinstance(node, cst.Name) or scope is None:
+            return []
+        assignments = list(scope[node.value])
+        function = getattr(assignments[0], "node", None) if len(assignments) == 1 else None
+        if not isinstance(function, cst.FunctionDef):
+            return []
+        returns = matchers.findall(function, matchers.Return())
+        return [statement.value for statement in returns if statement.value is not None]
+
+    def insert_below(self, line: cst.SimpleStatementLine, code: str) -> None:
+        """Plans to insert a line of code below another one, in the same block."""
+        added = cst.parse_statement(code)
+        self.replacements[line] = lambda new_line: cst.FlattenSentinel([new_line, added])
 
     @functools.cached_property
     def imported_packages(self) -> set[str]:

@@ -35,10 +35,13 @@ class Adopted:
     Attributes:
         code: The new script.
         notes: Notes on what was rewritten and what was not, in the order of the lines.
+        can_keep_steps: Whether `same_steps` would add arguments that keep the updates the same.
+            Defaults to False.
     """
 
     code: str
     notes: tuple[Note, ...]
+    can_keep_steps: bool = False
 
 
 def adopt(code: str, same_steps: bool = False) -> Adopted:
@@ -76,7 +79,8 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     wrapper.visit(Finder(script))
     new_code = wrapper.module.visit(Rewriter(script)).code if script.replacements else code
     notes = [*script.notes, *loading_notes(script, new_code), *_mention_notes(script, new_code)]
-    return Adopted(new_code, tuple(sorted(notes, key=lambda note: note.line)))
+    ordered = sorted(notes, key=lambda note: note.line)
+    return Adopted(new_code, tuple(ordered), script.can_keep_steps)
 
 
 def _literal_text(literal: str) -> str:

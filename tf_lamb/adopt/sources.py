@@ -29,9 +29,9 @@ class Source:
             names for its arguments.
         names: The full names by which a script may import the optimizer.
         defaults: Its arguments with their defaults, in the order of its constructor.
-        warnings: Text -> a sentence on another difference from this package's optimizer. The
-            sentence is a note on a call if the text is in the names of the call's arguments. For an
-            optimizer of Keras, the text may also be anywhere in the script. "" is for every call.
+        warnings: Text -> a sentence on another difference between an optimizer of Keras and this
+            package's. The sentence is a note on a call if the text is in the script. "" is for
+            every call.
     """
 
     peer: peers.Peer
@@ -50,10 +50,6 @@ class Source:
         return "use_ema" in self.defaults
 
 
-_PATTERNS_WARNING = (
-    "Patterns are searched in dense/bias here, and were searched in dense/bias:0. A pattern that "
-    "ends in $ or contains :0 may match different variables here."
-)
 _ACCUMULATION_WARNING = (
     "With gradient_accumulation_steps, schedules and averages count updates here, and "
     "micro-batches in Keras."
@@ -70,7 +66,6 @@ SOURCES = (
         peers.ADDONS_LAMB,
         ("tensorflow_addons.optimizers.LAMB", "tensorflow_addons.optimizers.lamb.LAMB"),
         {**_ADAM_DEFAULTS, "epsilon": 1e-6, "weight_decay": 0.0, **_EXCLUSIONS, "name": "LAMB"},
-        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.OLDER_LAMB, title="Model Garden's LAMB"),
@@ -79,7 +74,6 @@ SOURCES = (
             **_ADAM_DEFAULTS, "epsilon": 1e-6, "weight_decay_rate": 0.0, **_EXCLUSIONS,
             "name": "LAMB",
         },
-        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.GARDEN_LARS, title="Model Garden's LARS"),
@@ -91,7 +85,6 @@ SOURCES = (
             "learning_rate": 0.01, "momentum": 0.9, "weight_decay_rate": 0.0, "eeta": 0.001,
             "nesterov": False, "classic_momentum": True, **_EXCLUSIONS, "name": "LARS",
         },
-        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.KERAS_LAMB, title="Keras's Lamb"),

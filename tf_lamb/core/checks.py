@@ -1,6 +1,7 @@
 """Checks arguments. A check returns the value to store, or raises an error that says what to do."""
 
 import dataclasses
+import difflib
 import functools
 import math
 import numbers
@@ -351,9 +352,11 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     if isinstance(value, str) and value in PRESETS and argument in ARGUMENTS_WITH_PRESETS:
         return (value,)
     if isinstance(value, str) or not isinstance(value, Sequence):
+        preset = _nearest_preset(argument, value)
+        meant = f" Did you mean {preset or [value]!r}?" if isinstance(value, str) else ""
         raise TypeError(
             f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
-            f"not {value!r}. Did you mean [{value!r}]?"
+            f"not {value!r}.{meant}"
         )
     for pattern in value:
         if not isinstance(pattern, str):
@@ -369,6 +372,25 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
                 f"{error}. To match it as it stands, write {repr(re.escape(pattern)):.200}."
             ) from error
     return tuple(value)
+
+
+def _nearest_preset(argument, value) -> str | None:
+    """Returns the name of the preset that a string probably stands for; None if there is none.
+
+    The words of the string may be in another order, as in "bias_and_norm".
+    """
+    if argument not in ARGUMENTS_WITH_PRESETS or not isinstance(value, str):
+        return None
+    presets = {_sorted_words(preset): preset for preset in PRESETS}
+    # The similarity, as `difflib` computes it, is above 0.7 for "biases_and_norms" and "norm_bias",
+    # and below for the path "layer_norm/bias".
+    close = difflib.get_close_matches(_sorted_words(value), presets, 1, 0.7)
+    return presets[close[0]] if close else None
+
+
+def _sorted_words(text):
+    """Returns the words of a text in alphabetical order, joined by underscores."""
+    return "_".join(sorted(re.findall("[a-z]+", text.lower())))
 
 
 def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any]] | None:

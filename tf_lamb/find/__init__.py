@@ -1,8 +1,11 @@
 """Searches a learning rate (`find_rate`) and a batch size (`find_batch`) for a model and data."""
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
+
+from tf_lamb.api.elsewhere import missing_name_text
 
 # Name of each search -> the module that defines it.
 _MODULE_BY_SEARCH = {"find_batch": "tf_lamb.find.batch", "find_rate": "tf_lamb.find.rate"}
@@ -29,6 +32,7 @@ def lazy_getattr(module: str) -> Callable[[str], Any]:
         """
         if name in _MODULE_BY_SEARCH:
             return getattr(importlib.import_module(_MODULE_BY_SEARCH[name]), name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        names = vars(sys.modules[module]).get("__all__", ())
+        raise AttributeError(missing_name_text(module, name, names))
 
     return module_getattr

@@ -32,6 +32,7 @@ from absl import app, flags
 
 from tf_lamb.find.goodput import costs, steps
 from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks.flags import parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
@@ -321,7 +322,7 @@ def main() -> None:
     begin("find")
     define_flags()
     flags.mark_flag_as_required("experiment")
-    app.run(_run)
+    app.run(_run, flags_parser=lambda args: parse_flags(args, "find"))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from collections.abc import Container
 
 from absl import app, flags
 
-from tf_lamb.model_garden.checks.flags import MODES, check_flags
+from tf_lamb.model_garden.checks.flags import MODES, check_flags, parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import begin, named, one_line
@@ -174,7 +174,7 @@ def main() -> None:
     begin("train")
     define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
-    app.run(_run)
+    app.run(_run, flags_parser=lambda args: parse_flags(args, "train"))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ from typing import Any
 from absl import app, flags
 
 from tf_lamb.model_garden import train
-from tf_lamb.model_garden.checks.flags import check_flags
+from tf_lamb.model_garden.checks.flags import check_flags, parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
@@ -366,7 +366,7 @@ def main() -> None:
         "largest_batch", None, "Examples an update, up to which a batch grows.", lower_bound=1
     )
     flags.mark_flags_as_required(["stage", "mode", "model_dir"])
-    app.run(_run)
+    app.run(_run, flags_parser=lambda args: parse_flags(args, "train_stages"))
 
 
 if __name__ == "__main__":

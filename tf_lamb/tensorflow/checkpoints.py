@@ -21,6 +21,9 @@ from tf_lamb.api.migration.peers import Source
 
 _NUMBER_KINDS = ("f", "V")  # the kinds of NumPy dtypes that slots may have; bfloat16 is of kind V
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Children of the root of an object graph that is a model and no `tf.train.Checkpoint` of objects.
+_CHILDREN_OF_MODELS = {"root", "keras_api"}
+_MOST_NAMES = 3  # an object with more variables, such as a frozen model, is named as a whole
 _CHECKPOINT_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
@@ -141,6 +144,7 @@ def _read_checkpoint(tf, prefix, paths, with_weights):
             if _is_averaging(node)
             for variable, table in _slot_keys(node, nodes, checkpoint_keys).items()
         }
+        own_variables = _own_variables(nodes, checkpoint_keys)
         model_weights = (
             _read_model_weights(reader, nodes, optimizer_nodes, checkpoint_keys)
             if with_weights
@@ -153,7 +157,9 @@ def _read_checkpoint(tf, prefix, paths, with_weights):
     name = child_nodes["iter"].attributes[0].full_name.rpartition("/")[0]
     source_config = {k: float(v) for k, v in values.items() if k != "iter"}
     step = peers.step_of(values["iter"])
-    source = _make_source(origin, name, step, slots, source_config, model_weights)
+    source = _make_source(
+        origin, name, step, slots, source_config, model_weights, own_variables=own_variables
+    )
     return source.with_averages(averages) if averages else source
 
 
@@ -190,6 +196,52 @@ def _slot_keys(optimizer, nodes, checkpoint_keys):
         if (key := _value_key(nodes[slot.slot_variable_node_id])) in checkpoint_keys:
             slot_keys[slot.slot_name] = key
     return keys_by_variable
+
+
+def _own_variables(nodes, checkpoint_keys):
+    """Returns the paths of variables that are neither of the trained model nor of an optimizer.
+
+    One is "step" in a file of `tf.train.Checkpoint(step=tf.Variable(0), model=..., optimizer=...)`.
+
+    Args:
+        nodes: All nodes of the object graph.
+        checkpoint_keys: The keys of the checkpoint.
+    """
+    children = [child for child in nodes[0].children if child.local_name != "save_counter"]
+    if _CHILDREN_OF_MODELS & {child.local_name for child in children}:
+        return ()
+    of_training = set()
+    for node_id, node in enumerate(nodes):
+        if node.slot_variables:
+            of_training |= {node_id, *(child.node_id for child in node.children)}
+            of_training |= {slot.original_variable_node_id for slot in node.slot_variables}
+    paths: list[str] = []
+    for child in children:
+        path_by_id = _paths_below(child, nodes)
+        if of_training & path_by_id.keys():
+            continue  # the model, an optimizer, or what has one of them
+        names = [
+            path
+            for node_id, path in path_by_id.items()
+            if _value_key(nodes[node_id]) in checkpoint_keys
+        ]
+        are_many = len(names) > _MOST_NAMES
+        paths += [f"{child.local_name}/... ({len(names)} variables)"] if are_many else names
+    return tuple(paths)
+
+
+def _paths_below(child, nodes):
+    """Returns id -> path of a child of the root, and of all nodes that it refers to."""
+    paths: dict[int, str] = {}
+    pending = [(child.node_id, child.local_name)]
+    while pending:
+        node_id, path = pending.pop()
+        if node_id not in paths:
+            paths[node_id] = path
+            pending += [
+                (below.node_id, f"{path}/{below.local_name}") for below in nodes[node_id].children
+            ]
+    return paths
 
 
 def _read_model_weights(reader, nodes, optimizer_nodes, checkpoint_keys):
@@ -283,7 +335,7 @@ def _read_arrays(group):
     return {name: group[name][()] for name in names if name in group}
 
 
-def _make_source(origin, name, step, slots, source_config, weights):
+def _make_source(origin, name, step, slots, source_config, weights, own_variables=()):
     """Makes a `Source` from the state that was read from a file.
 
     Args:
@@ -293,6 +345,8 @@ def _make_source(origin, name, step, slots, source_config, weights):
         slots: Name of a variable -> name of a slot -> array.
         source_config: The arguments of the optimizer, by its own names.
         weights: Name of a variable -> array, or None.
+        own_variables: Paths of variables that are neither of the model nor of an optimizer.
+            Defaults to none.
 
     Raises:
         ValueError: If a slot is no array of numbers, or if the optimizer is not one that `migrate`
@@ -305,4 +359,7 @@ def _make_source(origin, name, step, slots, source_config, weights):
     slot_names = {slot for values in slots.values() for slot in values}
     peer = peers.legacy_peer(origin, name, slot_names, source_config)
     origin = f"{peer.title} from {origin}"
-    return Source.from_peer(peer, step, slots, source_config, origin=origin, weights=weights)
+    return Source.from_peer(
+        peer, step, slots, source_config, origin=origin, weights=weights,
+        own_variables=own_variables,
+    )  # fmt: skip

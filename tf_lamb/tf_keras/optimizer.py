@@ -43,11 +43,6 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     def __init__(self, learning_rate, **arguments):
         seams.install()
         settings = self._settings_of(arguments)
-        if settings.loss_scale_factor is not None:
-            raise ValueError(
-                f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
-                "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
-            )
         host_arguments = settings.host_arguments()
         if host_arguments["name"] is None:
             name = type(self).__name__.lower()
@@ -59,6 +54,17 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
         self._store_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
+
+    @classmethod
+    def _settings_of(cls, arguments):
+        """See base class; tf_keras has no `loss_scale_factor`."""
+        settings = super()._settings_of(arguments)
+        if settings.loss_scale_factor is not None:
+            raise ValueError(
+                f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
+                "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
+            )
+        return settings
 
     @host.in_strategy
     def build(self, var_list):

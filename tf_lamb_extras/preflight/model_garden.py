@@ -26,6 +26,7 @@ import time
 from absl import app, flags
 
 from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks.flags import parse_flags
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, one_line
 from tf_lamb_extras.preflight.tpu import compiler, roofline
@@ -230,7 +231,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])
-    app.run(_run)
+    app.run(_run, flags_parser=lambda args: parse_flags(args, "model_garden", _PACKAGE))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ class MigrationReport:
         step: The number of optimizer steps that the source has made.
         matched: Path of a variable -> its name in the source.
         fresh: Paths of the variables whose state starts at zero: those of the argument `fresh`.
-        left_over: Names of variables in the source that match no variable of the optimizer.
+        left_over: Names of variables in the source that match no variable of the optimizer, with
+            those of `own_variables`.
         left_behind: Names of other state in the source that the optimizer has no variables for,
             such as moving averages. They are the names that this package uses in files.
         averages: How the moving averages of the weights (`use_ema`) begin or continue, in words;
@@ -55,6 +56,8 @@ class MigrationReport:
         unsaid: Names of arguments whose values were not saved in the source, so that the user has
             to compare them.
         weights: The number of weights that were set; None if the weights were not touched.
+        own_variables: Paths of variables in a checkpoint that are neither of the model nor of an
+            optimizer, such as "step" of `tf.train.Checkpoint(step=...)`. They are not set.
     """
 
     origin: str
@@ -69,6 +72,7 @@ class MigrationReport:
     keep: Mapping[str, Any]
     unsaid: tuple[str, ...]
     weights: int | None
+    own_variables: tuple[str, ...] = ()
 
     def __str__(self):
         renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
@@ -78,7 +82,7 @@ class MigrationReport:
             ("matched", f"{len(self.matched)} of {total} variables"),
             *(("", line) for line in renamed),
             ("fresh", ", ".join(self.fresh) or "none: no variable begins at zero"),
-            ("left over", ", ".join(self.left_over) or "nothing in the source"),
+            *(("left over", text) for text in self._left_over_lines()),
             ("weights", weights),
             *([("averages", self.averages)] if self.averages else []),
             *(("left behind", text) for text in peers.dropped_state_lines(self.left_behind)),
@@ -95,6 +99,19 @@ class MigrationReport:
             rows.append(("check", f"the source does not hold {', '.join(self.unsaid)}"))
         title = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
         return "\n".join([title, *(f"  {label:<11} {text}" for label, text in rows)])
+
+    def _left_over_lines(self) -> list[str]:
+        """Returns what the report says of the variables in the source that were not used."""
+        others = [name for name in self.left_over if name not in self.own_variables]
+        lines = [", ".join(others)] if others else []
+        if self.own_variables:
+            objects = dict.fromkeys(path.partition("/")[0] for path in self.own_variables)
+            restored = ", ".join(f"{name}=..." for name in objects)
+            lines.append(
+                f"{', '.join(self.own_variables)}: of your own, which "
+                f"tf.train.Checkpoint({restored}) restores"
+            )
+        return lines or ["nothing in the source"]
 
 
 def migrate(
@@ -431,7 +448,10 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
         step=source.step,
         matched=names_in_source,
         fresh=tuple(path for path in shapes if path in fresh),
-        left_over=tuple(sorted(set(source.slots) - set(names_in_source.values()))),
+        left_over=(
+            *sorted(set(source.slots) - set(names_in_source.values())),
+            *source.own_variables,
+        ),
         left_behind=(),
         averages=_averages_text(source, config),
         changes=changes,
@@ -442,6 +462,7 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
         },
         unsaid=tuple(name for name in source.omitted_arguments if name in config),
         weights=len(weights_to_set) if weights else None,
+        own_variables=source.own_variables,
     )
     return report, slots, weights_to_set
 

@@ -132,6 +132,8 @@ class Source:
         unknown_arguments: Name -> value of arguments that this package does not know, such as those
             of a newer version or of a subclass.
         dropped_state: Names of further state that optimizers of this package have no variables for.
+        own_variables: Paths of variables in a checkpoint that are neither of the trained model nor
+            of an optimizer, such as "step" of `tf.train.Checkpoint(step=...)`.
     """
 
     origin: str
@@ -145,6 +147,7 @@ class Source:
     scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unknown_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dropped_state: tuple[str, ...] = ()
+    own_variables: tuple[str, ...] = ()
 
     @classmethod
     def from_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):

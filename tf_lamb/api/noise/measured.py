@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_lamb.api.elsewhere import Elsewhere
 from tf_lamb.api.noise.meter import Backend, NoiseMeter
 from tf_lamb.api.optimizers import arguments, named
 from tf_lamb.api.optimizers.frontend import Host
@@ -12,7 +13,7 @@ from tf_lamb.api.variables import as_int, names_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 
 
-class MeasureNoise:
+class MeasureNoise(Elsewhere):
     """Wraps an optimizer, which trains as before, and measures the noise of its gradients.
 
     The gradients g_i of the replicas, or of the micro-batches of an accumulated step, are n

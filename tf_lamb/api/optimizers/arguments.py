@@ -10,12 +10,13 @@ import inspect
 import math
 import numbers
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tf_lamb.api import frontends
 from tf_lamb.api.optimizers.words import QUALIFIERS, WORDS, Word
-from tf_lamb.core import rules
+from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
@@ -27,7 +28,9 @@ _MAX_CHARACTERS = 100  # a value whose code is longer is shown as `...`
 _MAX_DEPTH = 3  # lists and dicts that are nested deeper are shown as `...`
 _HIDDEN = "..."
 _DID_YOU_MEAN = "did you mean"  # begins the label of a misspelt argument
+_WRITE = "write "  # begins what the error says to write
 _LEAVE_OUT = "leave it out"
+_SCHEDULE_IS_RATE = "The schedule is passed as the rate itself, in place of a number."
 _USUAL_DEFAULT_RATE = 0.001  # the default learning rate in TensorFlow Addons, torch, timm and Keras
 
 
@@ -85,6 +88,16 @@ def translate(cls: type, arguments: Mapping[str, Any], keras: str | None = None)
     call = _Call(cls, inspect.signature(cls).parameters, (), arguments, True, keras)
     replacements = {name: short_code(value) for name, value in call.replacements.items()}
     return Translation(replacements, call.notes_text(), call.unsupported())
+
+
+def refusal(cls: type, arguments: Mapping[str, Any]) -> str:
+    """Returns the error that the arguments found by `translate` would raise; "" if none.
+
+    Args:
+        cls: The class, or its framework-independent base class in `tf_lamb.api`.
+        arguments: Name -> value, as for `translate`.
+    """
+    return _Call(cls, inspect.signature(cls).parameters, (), arguments, True).refusal()
 
 
 def short_code(value: Any, depth: int = 0) -> str:
@@ -221,6 +234,11 @@ class _Call:
         notes = [note for note in self._notes if note not in reasons]
         after_call = " ".join(filter(None, [lost_sentence, *notes, self._rate_sentence(), taken]))
         call = self._rewritten_call(optimizer or self._cls.__name__)
+        if refusal := self.refusal():
+            # A call that fails must not be recommended.
+            call = call.removeprefix(_WRITE) + " is refused, too" if call != _LEAVE_OUT else call
+            call = f"{call[0].upper()}{call[1:]}: {refusal.removesuffix('.')}."
+            return " ".join(filter(None, [f"{head}.", *reasons, call, after_call]))
         if not dropped:
             return f"{head}: {call}. {after_call}".rstrip()
         # What is left out is named before the call, as many read no further than the call.
@@ -249,6 +267,30 @@ class _Call:
             self._user_arguments.pop(name, None)
             self.replacements.pop(name, None)
         return names[0], f"{names[0]} has no {join_words(lost, 'or')}." if lost else ""
+
+    def refusal(self) -> str:
+        """Returns the error that the rewritten call would raise; "" if it would raise none.
+
+        Values that the error does not show are not checked, as no method of them may be called.
+        """
+        if not (settings_of := getattr(self._cls, "_settings_of", None)):
+            return ""
+        values = {name: parameter.default for name, parameter in self._parameters.items()}
+        for name, value in {**self._user_arguments, **self.replacements}.items():
+            if not _has_code(value) and _HIDDEN not in short_code(value):
+                values[name] = value
+        if any(value is inspect.Parameter.empty for value in values.values()):
+            return ""
+        rate = values.pop("learning_rate")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself will warn, when it is made
+            try:
+                if not callable(rate):
+                    checks.number("learning_rate", rate)
+                settings_of(values)
+            except (TypeError, ValueError) as error:
+                return str(error)
+        return ""
 
     def notes_text(self) -> str:
         """Returns what this package computes differently or cannot do, as sentences in a string."""
@@ -414,7 +456,8 @@ class _Call:
         Args:
             name: The argument.
             value: The new value. If the call already has another one, two dicts or two lists are
-                merged; otherwise the call's value stays, and a note says that there are two.
+                merged, and a schedule replaces a number; otherwise the call's value stays, and a
+                note says that there are two.
             replaces: Whether the new value always overrides the call's, without a merge or a note.
         """
         present_value = {**self._user_arguments, **self.replacements}.get(name)
@@ -431,6 +474,9 @@ class _Call:
                 *present_value,
                 *(item for item in value if short_code(item) not in present_items),
             ]
+        elif name == "learning_rate" and callable(value) and not callable(present_value):
+            self.replacements[name] = value
+            self._notes[_SCHEDULE_IS_RATE] = None
         elif short_code(present_value) != short_code(value):
             self._notes[f"That gives {name} twice: keep the one that you mean."] = None
 
@@ -524,7 +570,7 @@ class _Call:
             replacements = [
                 f"{name}={short_code(value)}" for name, value in self.replacements.items()
             ]
-            return f"write {join_words(replacements)}" if replacements else _LEAVE_OUT
+            return f"{_WRITE}{join_words(replacements)}" if replacements else _LEAVE_OUT
         values = {**self._user_arguments, **self.replacements}
         parts = [short_code(values[name]) for name in self._positional]
         parts += [
@@ -532,12 +578,19 @@ class _Call:
             for name in self._parameters
             if name in values and name not in self._positional
         ]
-        return f"write {class_name}({', '.join(parts)})"
+        return f"{_WRITE}{class_name}({', '.join(parts)})"
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
     """Returns those of some values that are strings."""
     return [value for value in values if type(value) is str]
+
+
+def _has_code(value: Any) -> bool:
+    """Returns whether a value is `Code`, or a list, a tuple or a dict that holds some."""
+    items = value.values() if type(value) is dict else value
+    is_nested = type(value) in (list, tuple, dict)
+    return type(value) is Code or (is_nested and any(map(_has_code, items)))
 
 
 def _spelling(name: str) -> str:

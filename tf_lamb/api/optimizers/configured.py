@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
+from tf_lamb.api.elsewhere import Elsewhere
 from tf_lamb.api.keras_schedules import arrays_to_numbers
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard, advice_for
@@ -32,7 +33,7 @@ OptimizerT = TypeVar("OptimizerT", bound="Configured")
 Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
-class Configured(_Host):
+class Configured(Elsewhere, _Host):
     """Holds the settings of an optimizer, which it gets from arguments, a recipe or a config.
 
     Attributes:
@@ -193,15 +194,21 @@ class Configured(_Host):
 
         Raises:
             ValueError: if the optimizer is already built, or if a name is not a valid regex.
-            TypeError: if `var_names` is not a list of strings.
+            TypeError: if `var_names` is not a list of strings, or `var_list` holds strings.
         """
+        variables = [var_list] if isinstance(var_list, str) else list(var_list or ())
+        if any(isinstance(variable, str) for variable in variables):
+            raise TypeError(
+                "The first argument of exclude_from_weight_decay() is a list of variables: write "
+                f"exclude_from_weight_decay(var_names={variables!r:.200})."
+            )
         names = checks.patterns("var_names", var_names) or ()
         if self._planner.plan is not None:
             raise ValueError(
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        self._planner.exclude_from_decay(var_list or ())
+        self._planner.exclude_from_decay(variables)
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
         self._settings = self._planner.settings = settings

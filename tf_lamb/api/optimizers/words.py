@@ -121,6 +121,11 @@ _L2 = (
     "There decay is part of the gradient: give the layers "
     "kernel_regularizer=keras.regularizers.L2(weight_decay / 2) instead."
 )
+_SCHEDULE_NOT_NUMBER = (
+    "A schedule, such as keras.optimizers.schedules.CosineDecay(rate, steps), takes the place of "
+    "the number."
+)
+_STEPS_OF_SCHEDULE = "Write the number of your steps for 10000."
 _RATE_OF_ADAM = (
     "All variables have one rate: give the paths that shall be slower one in treatments, such as "
     "{'embedding': {'rate': 0.1}}."
@@ -133,6 +138,14 @@ _TWO_NORMS = (
 _SCHEDULE = (
     "It belongs to a schedule, such as keras.optimizers.schedules.CosineDecay: pass that as "
     "learning_rate."
+)
+_NO_COMPRESSION = "No gradient is compressed here."
+_DISTRIBUTION = "Keras, or the strategy of TensorFlow, knows the devices and sends gradients."
+_NO_CAUTION = "No rule here masks a step by the sign of its gradient."
+_NO_GRAFTING = "Its steps are Adam's, in the bases of Shampoo: they need no grafting."
+_MUON_PICKS = (
+    "It takes all matrices but embeddings, and leaves the rest, and what "
+    "exclude_from_layer_adaptation matches, to AdamW."
 )
 _NO_COEFFICIENT = "Its trust ratio has no coefficient; that of LARS has."
 _NO_SECOND_MOMENT = "It keeps no second moment."
@@ -184,7 +197,23 @@ WORDS = (
     Word("decay_rate", "", "weight_decay=decay_rate",
          "If it is a schedule's, such as that of keras.optimizers.schedules.ExponentialDecay, pass "
          "the schedule as learning_rate."),
-    Word("schedule", "", "learning_rate=schedule"),
+    *(
+        Word(f"learning_rate, {name}={kind!r}", packages, f"learning_rate={schedule}",
+             _STEPS_OF_SCHEDULE)
+        for name, packages in {"lr_scheduler_type": "Hugging Face", "lr_scheduler": ""}.items()
+        for kind, schedule in {
+            "cosine": "keras.optimizers.schedules.CosineDecay(learning_rate, 10000)",
+            "linear": "keras.optimizers.schedules.PolynomialDecay(learning_rate, 10000, 0.0)",
+        }.items()
+    ),
+    *(
+        Word(f"{name}, learning_rate", packages, f"learning_rate={name}", _SCHEDULE_NOT_NUMBER,
+             noop=(None,))
+        for name, packages in {
+            "lr_scheduler_type": "Hugging Face", "lr_scheduler": "", "lr_schedule": "",
+            "learning_rate_scheduler": "", "learning_rate_schedule": "", "schedule": "",
+        }.items()
+    ),
     *(
         Word(name, packages, None, _SCHEDULE, noop=(None,))
         for name, packages in {
@@ -195,9 +224,12 @@ WORDS = (
             "decay_steps": "Keras's schedules", "lr_decay": "", "learning_rate_decay": "",
         }.items()
     ),
-    Word("l2", "", "weight_decay=l2",
-         "Decay is no part of the gradient here; a penalty in the loss is the kernel_regularizer "
-         "of a layer."),
+    *(
+        Word(name, "", f"weight_decay={name}",
+             "Decay is no part of the gradient here; a penalty in the loss is the "
+             "kernel_regularizer of a layer.")
+        for name in ("l2", "l2_reg", "l2_regularization")
+    ),
     Word("weight_decay_rate", "TensorFlow Addons, Model Garden", "weight_decay=weight_decay_rate"),
     Word("wd", "MXNet, fastai", "weight_decay=wd"),
     Word("lamb_weight_decay", "paddle", "weight_decay=lamb_weight_decay", "", ("LAMB",)),
@@ -211,6 +243,11 @@ WORDS = (
     ),
     Word("weight_decay, adam_w_mode=False", "apex", "weight_decay=0.0", _L2),
     Word("adam_w_mode", "apex", "", "Decay is no part of the gradient here."),
+    Word("use_decoupled_weight_decay", "Shampoo", None, _L2, ("SOAP",), noop=(True,)),
+    Word("mode", "LANS of its authors", None, _L2, ("LANS",), noop=(1,)),
+    Word("fixed_decay", "pytorch_optimizer", None, "Decay follows the rate.", noop=(False,)),
+    Word("cautious_weight_decay", "", None, "No rule here masks decay by the sign of a step.",
+         noop=(False,)),
     Word(
         "corrected_weight_decay", "timm", None, "Decay here follows the rate itself.",
         noop=(False, None),
@@ -269,6 +306,16 @@ WORDS = (
     Word("normalize_grad", "LANS of its authors", None, _NESTEROV, ("LAMB",), noop=(False,),
          optimizer="LANS"),
     Word("amsgrad", "Keras, torch", None, "No rule of this package is AMSGrad.", noop=(False,)),
+    *(
+        Word(name, "pytorch_optimizer", None, note, noop=(False,))
+        for note, names in {
+            "No rule here is rectified.": ("rectify", "degenerated_to_sgd"),
+            "No gradient is scaled to the mean of its norms.": ("adanorm",),
+            "Bias is corrected in both moments.": ("adam_debias",),
+            "Gradients are not centralized.": ("use_gc",),
+        }.items()
+        for name in names
+    ),
     Word("dampening", "torch", None, "A gradient enters the velocity whole.", noop=(0,)),
     Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
     Word("nesterov_momentum", "", "nesterov=nesterov_momentum"),
@@ -318,6 +365,19 @@ WORDS = (
         noop=(False,),
     ),
     Word("clip", "apex's LARC", "form={'momentum': 'mixed', 'clip': clip}", "", ("LARS",)),
+    Word("larc", "", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",), noop=(False,)),
+    Word("adam", "pytorch-lamb, pytorch_optimizer", "exclude_from_layer_adaptation=['.*']", "",
+         ("LAMB",), noop=(False,)),
+    *(
+        Word(name, "", replacement, "", classes, noop)
+        for name in ("use_trust_ratio", "layerwise_adaptation", "layer_adaptation")
+        for classes, replacement, noop in (
+            (_WITH_RATIO, "exclude_from_layer_adaptation=['.*']", (True,)),
+            (_MATRICES, "bounds={'trust_ratio': (None, None)}", (False,)),
+        )
+    ),
+    Word("trust_ratio=False", "", "exclude_from_layer_adaptation=['.*']", "", _WITH_RATIO),
+    Word("trust_ratio=True", "", "bounds={'trust_ratio': (None, None)}", "", _WITH_BOUNDS),
     Word("always_adapt", "timm", "exclude_from_layer_adaptation=[]", "", ("LARS",),
          noop=(False,)),
     Word("always_adapt", "timm, paddle", "exclude_from_layer_adaptation=[]", _TIMM_CLIPS,
@@ -341,8 +401,8 @@ WORDS = (
          ("LAMB",)),
     Word("max_unorm", "bitsandbytes", None,
          "There it bounds the norm of the step: see docs/other_lambs.md.", _WITH_RATIO),
-    Word("caution", "timm", None, "No rule here masks a step by the sign of its gradient.",
-         noop=(False,)),
+    Word("caution", "timm", None, _NO_CAUTION, noop=(False,)),
+    Word("cautious", "", None, _NO_CAUTION, noop=(False,)),
     # -- what is excluded
     Word("exclude_layers, exclude_embeddings=False", _KERAS_MUON,
          "exclude_from_layer_adaptation=[*exclude_layers]", "", _MATRICES),
@@ -377,8 +437,22 @@ WORDS = (
         for name in ("exclude_bias", "exclude_bias_and_norm", "exclude_norm_and_bias")
     ),
     Word("no_decay", "Hugging Face", "exclude_from_weight_decay=no_decay"),
+    Word("no_decay_params", "", "exclude_from_weight_decay=no_decay_params"),
+    Word("apply_to_bias", "", "exclude_from_weight_decay=['bias']", noop=(True, None)),
+    Word("weight_decay_filter=True, lars_adaptation_filter=True", "LARS of Barlow Twins",
+         "exclude_from_weight_decay='norm_and_bias', "
+         "exclude_from_layer_adaptation='norm_and_bias'", "", _WITH_RATIO),
+    Word("weight_decay_filter", "LARS of Barlow Twins",
+         "exclude_from_weight_decay='norm_and_bias'", _EXCLUDED, _WITH_RATIO, noop=(False, None)),
+    *(
+        Word(f"lars_adaptation_filter={value}", "LARS of Barlow Twins",
+             "exclude_from_layer_adaptation=[]", "", _WITH_RATIO)
+        for value in (False, None)
+    ),
+    Word("lars_adaptation_filter", "LARS of Barlow Twins",
+         "exclude_from_layer_adaptation='norm_and_bias'", "", _WITH_RATIO),
     Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
-         "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
+         "All decays but what exclude_from_weight_decay matches: list the others there.",
          noop=(None,)),
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
@@ -415,12 +489,31 @@ WORDS = (
     Word("adam_lr_ratio", _KERAS_MUON, "form={'fallback_lr_scale': adam_lr_ratio}",
          "", ("Muon",)),
     Word("adam_lr_ratio", _KERAS_MUON, None, _RATE_OF_ADAM, noop=(1,)),
-    Word("adamw_lr", "Jordan's Muon", "form={'fallback_lr_scale': adamw_lr / learning_rate}", "",
-         ("Muon",)),
+    *(
+        Word(name, packages, f"form={{'fallback_lr_scale': {name} / learning_rate}}", "",
+             ("Muon",), noop=(None,))
+        for name, packages in {
+            "adamw_lr": "Jordan's Muon", "adam_learning_rate": "optax", "adam_lr": "",
+            "adamw_learning_rate": "", "aux_lr": "", "aux_learning_rate": "", "lr_adam": "",
+            "lr_adamw": "",
+        }.items()
+    ),
     Word("adam_weight_decay, weight_decay=None", _KERAS_MUON, "weight_decay=adam_weight_decay",
          _ONE_DECAY, ("Muon",)),
     Word("adam_weight_decay", _KERAS_MUON, "", _ONE_DECAY, ("Muon",)),
     Word("adamw_wd", "Jordan's Muon", "", _ONE_DECAY, ("Muon",)),
+    Word("adamw_weight_decay", "", "", _ONE_DECAY, ("Muon",)),
+    Word("muon_params", "Jordan's Muon", "", _MUON_PICKS, ("Muon",)),
+    Word("adamw_params", "Jordan's Muon", "", _MUON_PICKS, ("Muon",)),
+    Word("use_muon", "Jordan's Muon", None, _MUON_PICKS, ("Muon",), noop=(True,)),
+    Word("muon_weight_dimension_numbers", "optax", None,
+         "The axes of a matrix are in treatments, such as {'mixer/kernel': {'rows': 0}}.",
+         ("Muon",), noop=(None,)),
+    Word("preconditioning", "optax", None,
+         "A matrix is divided by its Frobenius norm before the Newton-Schulz steps.", ("Muon",),
+         noop=("frobenius",)),
+    Word("backend", "Jordan's Muon", None, "Matrices are orthogonalized by Newton-Schulz steps.",
+         ("Muon",), noop=("newtonschulz5",)),
     Word("adam_beta_1", _KERAS_MUON, "beta_1=adam_beta_1", "", ("Muon",)),
     Word("adam_beta_2", _KERAS_MUON, "beta_2=adam_beta_2", "", ("Muon",)),
     Word("adam_b1", "optax", "beta_1=adam_b1", "", ("Muon",)),
@@ -444,16 +537,31 @@ WORDS = (
          noop=(False,)),
     Word("normalize_grads", "Vyas' SOAP", None, "Updates keep their length.", ("SOAP",),
          noop=(False,)),
+    Word("precond_freq", "", "precondition_frequency=precond_freq", "", ("SOAP",)),
+    Word("preconditioning_compute_steps", "Shampoo",
+         "precondition_frequency=preconditioning_compute_steps", "", ("SOAP",)),
+    Word("start_preconditioning_step", "Shampoo", None, "Bases serve from the second step on.",
+         ("SOAP",)),
+    Word("block_size", "Shampoo", None,
+         "Matrices are not cut into blocks: max_precond_dim is the longest axis that has a basis.",
+         ("SOAP",)),
+    Word("max_size_triangular", "PSGD", None,
+         "No preconditioner is triangular: max_precond_dim is the longest axis that has a basis.",
+         ("SOAP",)),
+    Word("graft_type", "Shampoo", None, _NO_GRAFTING, ("SOAP",)),
+    Word("grafting_config", "Shampoo", None, _NO_GRAFTING, ("SOAP",)),
     Word("data_format", "Vyas' SOAP", "", "Keras's order of axes is known.", ("SOAP",)),
+    # -- AdamP
+    Word("projection_delta", "", "delta=projection_delta", "", ("AdamP", "SGDP")),
     # -- clipping
     Word("max_grad_norm", "timm, apex, Hugging Face", "global_clipnorm=max_grad_norm",
-         noop=(None, 0)),
+         noop=(None, 0, False)),
     Word("gradient_clip_norm", "Model Garden", "global_clipnorm=gradient_clip_norm",
          noop=(None, 0)),
     Word("clip_norm", "tf.clip_by_global_norm", "global_clipnorm=clip_norm", _TWO_NORMS,
          noop=(None,)),
     *(
-        Word(name, packages, f"global_clipnorm={name}", _TWO_NORMS, noop=(None,))
+        Word(name, packages, f"global_clipnorm={name}", _TWO_NORMS, noop=(None, False))
         for name, packages in {
             "clip_grad": "timm, Megatron", "clip_grad_norm": "torch",
             "grad_clip_norm": "", "gradient_clip_val": "Lightning", "max_gradient_norm": "",
@@ -465,6 +573,9 @@ WORDS = (
     Word("clip_value", "torch's clip_grad_value_", "clipvalue=clip_value", noop=(None,)),
     Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", noop=(None,)),
     Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", noop=(None, -1)),
+    Word("pre_norm", "pytorch_optimizer", None,
+         "Gradients are clipped by a number, global_clipnorm, and not divided by a norm.",
+         noop=(False,)),
     Word("grad_clip", "paddle", None, "Pass global_clipnorm, clipnorm or clipvalue, a number.",
          noop=(None,)),
     # -- all else
@@ -479,6 +590,8 @@ WORDS = (
     Word("mu_dtype", "optax", "dtypes={'slots': mu_dtype}", "Both moments have it.",
          noop=(None,)),
     Word("accumulator_dtype", "optax", "dtypes={'slots': accumulator_dtype}", noop=(None,)),
+    Word("state_dtype", "", "dtypes={'slots': state_dtype}", noop=(None,)),
+    Word("master_weights", "apex", "dtypes={'masters': 'float32'}", noop=(False,)),
     Word("mixed_precision", "", None,
          "Set it by the policy of Keras, keras.mixed_precision; dtypes={'masters': 'float32'} is "
          "for weights of half precision.", noop=(False, None)),
@@ -503,7 +616,21 @@ WORDS = (
         }.items()
     ),
     Word("jit", "", "jit_compile=jit"),
-    Word("freeze_step", "DeepSpeed's 1-bit Lamb", None, "No gradient is compressed here."),
+    *(
+        Word(name, "DeepSpeed's 1-bit Lamb", None, _NO_COMPRESSION)
+        for name in ("freeze_step", "coeff_beta", "factor_max", "factor_min", "factor_threshold")
+    ),
+    *(
+        Word(name, packages, "", _DISTRIBUTION)
+        for name, packages in {
+            "cuda_aware": "DeepSpeed's 1-bit Lamb", "comm_backend_name": "DeepSpeed's 1-bit Lamb",
+            "rank": "Jordan's Muon", "world_size": "Jordan's Muon",
+        }.items()
+    ),
+    Word("use_locking", "TensorFlow 1", "", "A step takes no locks."),
+    Word("lookahead", "", None,
+         "Nothing here averages as Lookahead does; use_ema=True averages by another rule.",
+         noop=(False, None)),
     Word("layer_decay", "timm, Model Garden", None,
          "Pass treatments=tf_lamb.layer_decay(...), which makes rates by depth.",
          noop=(None, 1)),

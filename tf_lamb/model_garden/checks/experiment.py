@@ -5,21 +5,18 @@ it has overwritten the params.yaml of another run.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
-from official.core import exp_factory
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
-from tf_lamb.core.messages import join_words
 from tf_lamb.model_garden.checks.data import check_data
 from tf_lamb.model_garden.checks.flags import check_effects
 from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
 from tf_lamb.model_garden.checks.trainer import check_best, check_loop, check_steps
 from tf_lamb.model_garden.common import batches, clusters
 from tf_lamb.model_garden.common.errors import UserError, named, unknown
+from tf_lamb.model_garden.experiments import left_behind
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import check_groups, check_heads
@@ -27,18 +24,6 @@ from tf_lamb.model_garden.tasks import check_groups, check_heads
 # seam: relies on tf-models-official 2.20.0, whose `get_distribution_strategy` knows these names.
 _STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
 _SERVED = "parameter_server"  # known to that function, but Model Garden cannot train with it
-_CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
-# Settings that must not get lost when the user picks another type of optimizer. Each line lists the
-# names of one setting, or of its alternatives, in the optimizers of this package and of Model
-# Garden. The setting is not lost if the new type sets any name in the line.
-_ROLES = (
-    ("weight_decay", "weight_decay_rate"),
-    ("exclude_from_weight_decay", "include_in_weight_decay"),
-    ("exclude_from_layer_adaptation",),
-    (*_CLIPPINGS, "gradient_clip_norm"),
-)
-# The settings that are turned off by 0. Others are turned off by null.
-_OFF_BY_0 = "weight_decay", "weight_decay_rate", "gradient_clip_norm"
 
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
@@ -219,7 +204,7 @@ def check_optimizer(params, experiment: str | None = None) -> None:
             raise UserError(f"{source}.{name} is {decay}, and it is a number of 0 or more")
     if config.optimizer.type not in OPTIMIZERS:
         return
-    _check_left_behind(config.optimizer, experiment)
+    left_behind.check(config.optimizer, experiment)
     _check_clipping(config.optimizer.get(), source)
     _check_decay(params)
     path = f"{source}.weight_decay_schedule"
@@ -242,87 +227,13 @@ def check_optimizer(params, experiment: str | None = None) -> None:
         OptimizerFactory(config).build_optimizer(1e-3)
 
 
-def _check_left_behind(optimizer, experiment: str | None) -> None:
-    """Raises `UserError` if a change of the optimizer's type loses settings of the experiment.
-
-    An experiment has settings for the type of optimizer that it was written for. If the user
-    chooses another type, that type starts from its own defaults. The run could then train without
-    weight decay, decay the wrong variables, or clip nothing.
-
-    Settings that the user has changed come before those that the experiment has by itself.
-    """
-    chosen_settings = optimizer.get().as_dict()
-    unused_types = _types_of(optimizer)
-    unchanged_types = set()
-    if experiment is not None:
-        defaults = exp_factory.get_exp_config(experiment).trainer.optimizer_config.optimizer
-        unchanged_types = {
-            kind
-            for kind in unused_types
-            if getattr(optimizer, kind).as_dict() == getattr(defaults, kind).as_dict()
-        }
-        unused_types.sort(key=unchanged_types.__contains__)
-    for unused_type in unused_types:
-        config = getattr(optimizer, unused_type)
-        if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
-            continue  # it is the chosen type, or has only default settings
-        lost_settings = dict(_lost(config.as_dict(), chosen_settings))
-        if unused_type in OPTIMIZERS and not lost_settings.keys() - {"weight_decay"}:
-            continue  # only this package's `weight_decay` is lost, which is taken as intended
-        if lost_settings:
-            our_keys = dict.fromkeys(map(_ours, lost_settings))
-            origin = f" in the experiment {experiment}" if unused_type in unchanged_types else ""
-            lost_text = join_words(f"{key}={value}" for key, value in lost_settings.items())
-            raise UserError(
-                f"trainer.optimizer_config.optimizer.type={optimizer.type} has no "
-                f"{join_words(our_keys)}, but {unused_type}, which is not used, has {lost_text}"
-                f"{origin}. Write "
-                f"{join_words(f'{optimizer.type}.{key}' for key in our_keys)}, or for none "
-                f"{join_words(f'{unused_type}.{key}={_off(key)}' for key in lost_settings)}"
-            )
-
-
-def _types_of(optimizer) -> list[str]:
-    """Returns the sorted names of the optimizers that an `OptimizerConfig` can select by `type`."""
-    return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
-
-
-def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
-    """Yields key and value of the settings that get lost, because the chosen type has none of them.
-
-    The chosen type has a setting if it sets any name in the same line of `_ROLES`.
-
-    Args:
-        settings: the settings of the type that is not used.
-        chosen: the settings of the chosen type.
-    """
-    for names in _ROLES:
-        if any(chosen.get(name) not in (None, 0) for name in names):
-            continue
-        if "weight_decay" in names and (chosen.get("weight_decay_schedule") or {}).get("type"):
-            continue  # the schedule replaces the number
-        yield from ((name, settings[name]) for name in names if settings.get(name))
-
-
-def _ours(key: str) -> str:
-    """Translates the name of a setting of Model Garden's optimizers to its name in this package."""
-    return {
-        "weight_decay_rate": "weight_decay", "gradient_clip_norm": "global_clipnorm",
-        "include_in_weight_decay": "exclude_from_weight_decay",
-    }.get(key, key)  # fmt: skip
-
-
-def _off(key: str) -> str:
-    """Returns the value, "0" or "null", that turns off a setting of an optimizer."""
-    return "0" if key in _OFF_BY_0 else "null"
-
-
 def _check_clipping(own, source: str) -> None:
     """Raises `UserError` if more than one way of clipping is set.
 
     The experiment may have set one, and the user another.
     """
-    clippings = {name: value for name in _CLIPPINGS if (value := getattr(own, name)) is not None}
+    values_by_name = {name: getattr(own, name) for name in left_behind.CLIPPINGS}
+    clippings = {name: value for name, value in values_by_name.items() if value is not None}
     if len(clippings) > 1:
         values = " and ".join(f"{name}={value}" for name, value in clippings.items())
         raise UserError(

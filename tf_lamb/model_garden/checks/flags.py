@@ -1,11 +1,14 @@
 """Refuses modes that cannot run, and flags and settings that would have no effect.
 
-`check_flags` runs before TensorFlow is imported, which takes seconds.
+`parse_flags` and `check_flags` run before TensorFlow is imported, which takes seconds.
 """
 
 import os
 
-from tf_lamb.model_garden.common.errors import UserError
+from absl import app, flags
+
+from tf_lamb.core import rules
+from tf_lamb.model_garden.common.errors import UserError, one_line
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
 # Mode -> why it cannot run here, as the end of an error.
@@ -19,6 +22,68 @@ _OTHER_MODES = {
 _WITHOUT_EFFECT = ("tpu_platform", "tfhub_handle", "tflex_output_uri")
 # seam: relies on tensorflow 2.20. It reads the name of a TPU from these environment variables.
 _NAMES_OF_A_TPU = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+
+_OPTIMIZER = "trainer.optimizer_config.optimizer"
+_RATE = "trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate"
+_WARMUP = "trainer.optimizer_config.warmup.polynomial.warmup_steps"
+# Flags that other training programs have -> the setting of an experiment that does the same.
+_SETTINGS = {
+    "optimizer_type": f"{_OPTIMIZER}.type", "optimizer": f"{_OPTIMIZER}.type",
+    "learning_rate": _RATE, "initial_learning_rate": _RATE, "init_lr": _RATE, "lr": _RATE,
+    "warmup_steps": _WARMUP, "num_warmup_steps": _WARMUP,
+    "weight_decay": f"{_OPTIMIZER}.tf_lamb.weight_decay",
+    "weight_decay_rate": f"{_OPTIMIZER}.tf_lamb.weight_decay",
+    "train_steps": "trainer.train_steps", "num_train_steps": "trainer.train_steps",
+    "max_steps": "trainer.train_steps", "steps_per_loop": "trainer.steps_per_loop",
+    "init_checkpoint": "task.init_checkpoint", "input_path": "task.train_data.input_path",
+    "num_gpus": "runtime.num_gpus", "distribution_strategy": "runtime.distribution_strategy",
+}  # fmt: skip
+# The blocks in these paths, which have another name if the experiment has another type.
+_BLOCKS = "polynomial", "tf_lamb"
+
+
+def parse_flags(args: list[str], command: str, package: str = "tf_lamb.model_garden") -> list[str]:
+    """Parses the flags of a command; of an unknown flag it says which setting does the same.
+
+    Args:
+        args: The command line, with the name of the program.
+        command: The name of the command, for errors.
+        package: The package of the command. Defaults to "tf_lamb.model_garden".
+
+    Returns:
+        The command line without the flags.
+
+    Raises:
+        SystemExit: if the flags cannot be parsed.
+    """
+    try:
+        return flags.FLAGS(args)
+    except flags.UnrecognizedFlagError as error:
+        if error.flagname in _SETTINGS:
+            with one_line(command, package=package):
+                raise UserError(_unknown_flag_text(error.flagname, args)) from error
+    except flags.Error:
+        pass
+    return app.parse_flags_with_usage(args)  # reports the error
+
+
+def _unknown_flag_text(name: str, args: list[str]) -> str:
+    """Returns the text of the error for a flag that is a setting of the experiment.
+
+    Args:
+        name: The name of the flag.
+        args: The command line.
+    """
+    path, value = _SETTINGS[name], "VALUE"
+    for i, argument in enumerate(args):
+        flag, _, own_value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and flag == name:
+            value = own_value or next(iter(args[i + 1 : i + 2]), value)
+    if name.startswith("optimizer") and value.lower() in map(str.lower, rules.OURS):
+        value = f"tf_{value.lower()}"
+    text = f"there is no flag --{name}. Write --params_override={path}={value}"
+    block = next((block for block in _BLOCKS if f".{block}." in path), None)
+    return f"{text}, with the type of the experiment if it is not {block}" if block else text
 
 
 def check_flags(args) -> None:

@@ -16,8 +16,9 @@ from tf_lamb.api.optimizers import arguments, words
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
-from tf_lamb.model_garden.experiments import decays, scaling
+from tf_lamb.model_garden.experiments import decays, left_behind, scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS, SETTINGS
+from tf_lamb.model_garden.experiments.places import Places, types_in
 from tf_lamb.model_garden.experiments.unread import Source, unread
 
 # Names of nested configs that an experiment cannot do without. Other nested configs may be null.
@@ -68,7 +69,8 @@ def parse(
     of_override = [Source("--params_override", part) for part in parts or [override]]
     # These recipes choose types themselves.
     chooses = flags.recipe in (scaling.TRANSFER, *scaling.PUBLISHED)
-    warnings = [] if chooses else unread(begun, overridden, [*files, *of_override])
+    sources = [*files, *of_override]
+    warnings = [] if chooses else unread(begun, overridden, sources)
     tuned = params.replace()
     text, filled_settings = _settings_of_batch(flags, params, override)
     _override(params, filled_settings, "--global_batch_size")
@@ -77,7 +79,9 @@ def parse(
     _override(params, override, "--params_override")
     if chooses:
         recipe = Source("--recipe", filled_settings)
-        warnings = unread(begun, params, [*files, recipe, *of_override])
+        sources = [*files, recipe, *of_override]
+        warnings = unread(begun, params, sources)
+    left_behind.turn_off_what_is_answered(begun, params, sources)
     text += warnings
     if not filled_settings and at(override, "trainer.train_steps") is not None:
         text += filter(None, [decays.cut_short(tuned, params)])
@@ -119,7 +123,7 @@ def _settings_of_batch(flags, params, override: dict) -> tuple[list[str], dict]:
         return [], {}
     flag = f"--global_batch_size={batch}"
     _check_one(flag, "task.train_data.global_batch_size", batch, override)
-    _override(params, _types(override), "--params_override")
+    _override(params, types_in(override), "--params_override")
     with named(flag):
         line, settings = scaling.settings_at_batch(
             flags.recipe or scaling.DEFAULT, batch, params, override
@@ -137,13 +141,6 @@ def _check_one(flag: str, path: str, value: int, override: dict) -> None:
             f"{flag} makes {path} {value}, but --params_override says {overridden}. Leave one of "
             "them out"
         )
-
-
-def _types(settings: dict) -> dict:
-    """Returns only the `type` entries of nested settings, such as `optimizer.type`, nested."""
-    inner = {key: _types(value) for key, value in settings.items() if isinstance(value, dict)}
-    chosen = {"type": settings["type"]} if isinstance(settings.get("type"), str) else {}
-    return {key: value for key, value in inner.items() if value} | chosen
 
 
 def accumulated(params, most: int, replicas: int):
@@ -245,23 +242,28 @@ def _override(params, settings: dict, source: str) -> None:
 
     The message begins with `source`, the flag or file that has the settings.
     """
-    for complaint in _misfits(params, settings, ""):
+    for complaint in _misfits(params, settings, "", Places(params, settings)):
         raise UserError(f"{source}: {complaint}")
     kinds = KeyError, ValueError, TypeError, AttributeError
     with named(f"{source} cannot be applied", kinds):
         params.override(settings, is_strict=True)
 
 
-def _misfits(config, settings: dict, path: str) -> Iterator[str]:
+def _misfits(config, settings: dict, path: str, places: Places) -> Iterator[str]:
     """Yields a sentence for each setting that a config has no place for, or of a wrong type.
 
-    The sentence has a suggestion. `path` is the path of the config in the experiment, with a dot at
-    its end.
+    The sentence has a suggestion.
+
+    Args:
+        config: A part of the experiment.
+        settings: What the user has written for it.
+        path: The path of this part in the experiment, with a dot at its end.
+        places: Where the settings of the experiment belong.
     """
     for key, value in settings.items():
         known_keys = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known_keys:
-            way_out = _in_our_words(config, key, value, path) or did_you_mean(key, known_keys)
+            way_out = _way_out(config, key, value, path, places) or did_you_mean(key, known_keys)
             yield f"there is no {path}{key}. {way_out}"
             continue
         if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
@@ -282,9 +284,11 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             if isinstance(inner, base_config.Config) and isinstance(entry, dict):
                 # The present value may have more keys than the declared type.
                 is_config = isinstance(current, base_config.Config)
-                yield from _misfits(current if is_config else inner, entry, f"{name}.")
+                yield from _misfits(current if is_config else inner, entry, f"{name}.", places)
             elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):
-                yield f"{name} takes settings of its own, but it is given {entry!r}"
+                place = places.instead_of(path, key, entry) if entry is not None else ""
+                text = f"{name} takes settings of its own, but it is given {entry!r}"
+                yield ". ".join(filter(None, [text, place]))
             elif isinstance(inner, int | float) and isinstance(entry, str | dict | list):
                 yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"
             elif isinstance(entry, float) and is_integer and not isinstance(inner, float):
@@ -292,16 +296,36 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
                 yield f"{name} is {entry!r}, which is no whole number{way_out}"
 
 
-def _in_our_words(config, key: str, value, path: str) -> str:
-    """Returns a suggestion if a key is the argument of another package's optimizer, else "".
+def _way_out(config, key: str, value, path: str, places: Places) -> str:
+    """Returns a sentence on where an unknown setting belongs, or how we call it; "" if not known.
 
-    The suggestion is a sentence with the settings of this package that do the same.
+    Args:
+        config: The config that has no such setting.
+        key: The name of the setting.
+        value: What the user has written.
+        path: The path of the config, with a dot at its end.
+        places: Where the settings of the experiment belong.
+    """
+    ours, reason = _in_our_words(config, key, value, path)
+    return ours or places.instead_of(path, key, value) or reason
+
+
+def _in_our_words(config, key: str, value, path: str) -> tuple[str, str]:
+    """Returns suggestions if a key is the argument of another package's optimizer.
+
+    Returns:
+        A sentence with the settings of this package that do the same, or with what is wrong with
+        their values; and one on why there are none. Both are "" for any other key.
     """
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
             continue
-        found, notes, _ = arguments.translate(cls, {key: value})
+        found, notes, unsupported = arguments.translate(cls, {key: value})
         if found and all(name in config.__dict__ for name in found):
+            if refusal := arguments.refusal(cls, {key: value}):
+                return refusal.removesuffix("."), ""
             pairs = " and ".join(f"{path}{name}={text}" for name, text in found.items())
-            return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix(".")
-    return ""
+            return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix("."), ""
+        is_needless = not found and not unsupported
+        return "", "Leave it out" if is_needless else notes.removesuffix(".")
+    return "", ""

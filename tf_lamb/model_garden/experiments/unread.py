@@ -121,7 +121,7 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
     """
     chosen = choice.config.type
     settings_by_source = [at(source.settings, choice.path) or {} for source in sources]
-    types = _types(begun, choice.path, settings_by_source)
+    types = types_of_sources(begun, choice.path, settings_by_source)
     typed = [i for i, part in enumerate(settings_by_source) if "type" in part]
     is_chosen_written = any(isinstance(part.get(chosen), dict) for part in settings_by_source)
     for i, (source, part) in enumerate(zip(sources, settings_by_source, strict=True)):
@@ -141,7 +141,7 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
                 raise UserError(f"{text}. {choice.way_out(block, is_typed=bool(typed))}")
 
 
-def _types(begun, path: str, settings_by_source: list[dict]) -> list[str | None]:
+def types_of_sources(begun, path: str, settings_by_source: list[dict]) -> list[str | None]:
     """Returns the type of a choice as it is after each source.
 
     Args:
