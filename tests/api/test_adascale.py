@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 from support.feeding import START, Feed, close, gradients, maker, mean_of, scaled
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend
+from support.frontends import BACKEND, FRONTENDS, array, compiled_whole, every_frontend
 from support.noise import AdaScale
 from support.regression import (
     assert_fit_is_the_papers_loop,
@@ -215,6 +215,7 @@ def test_fit_is_the_papers_loop_and_traces_it_once(frontend, monkeypatch):
 
 
 @every_frontend
+@compiled_whole
 def test_the_whole_step_compiled_is_the_step(frontend):
     seen = []
     for how in ({"run_eagerly": True}, {"jit_compile": True}):

@@ -13,6 +13,7 @@ from support.frontends import (
     FRONTENDS,
     apply,
     array,
+    compiled_whole,
     dtype_of,
     every_frontend,
     new_variable,
@@ -189,7 +190,10 @@ def regressed():
 
 
 @every_frontend
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=[compiled_whole] * (way == "compiled whole")) for way in WAYS],
+)
 def test_however_it_is_compiled_fit_is_the_oracle(frontend, way):
     host, ours = FRONTENDS[frontend]
     chosen = WAYS[way]

@@ -12,7 +12,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend
+from support.frontends import BACKEND, FRONTENDS, array, compiled_whole, every_frontend
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -93,7 +93,13 @@ def test_a_branch_in_the_compiled_step_gives_each_step_its_rate(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("jit_compile", [True, False], ids=["whole step by XLA", "update by XLA"])
+@pytest.mark.parametrize(
+    "jit_compile",
+    [
+        pytest.param(True, marks=compiled_whole, id="whole step by XLA"),
+        pytest.param(False, id="update by XLA"),
+    ],
+)
 def test_a_branch_is_one_whoever_compiles_the_step(frontend, jit_compile):
     host, ours = FRONTENDS[frontend]
     losses = []
