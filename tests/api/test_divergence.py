@@ -56,6 +56,38 @@ def test_fit_ends_where_a_weight_is_not_finite(frontend, kind, tmp_path):
 
 
 @every_frontend
+def test_weights_that_break_with_the_last_step_of_an_epoch_are_not_saved(frontend, tmp_path):
+    host, ours = FRONTENDS[frontend]
+    x, y = data()
+    model = compiled(frontend, ours.LAMB(0.01, jit_compile=False, on_nonfinite="propagate"))
+    report = ours.StopOnDivergence(every=10)
+    path = tmp_path / "good.weights.h5"
+    save = host.callbacks.ModelCheckpoint(str(path), save_weights_only=True)
+    x[-1] = np.nan
+    with pytest.raises(FloatingPointError, match="at step 8, the weights of"):
+        fit(model, x, y, report, save, epochs=2)
+    assert not path.exists()
+
+
+@every_frontend
+def test_the_loss_of_the_validation_ends_no_run(frontend):
+    ours = FRONTENDS[frontend][1]
+    x, y = data()
+    model = compiled(frontend, ours.LAMB(0.01, jit_compile=False))
+    validation = (np.full_like(x, np.nan), y)
+    with as_compiled(model):
+        history = model.fit(
+            x,
+            y,
+            epochs=2,
+            verbose=0,
+            validation_data=validation,
+            callbacks=[ours.StopOnDivergence()],
+        )
+    assert not np.isfinite(history.history["val_loss"]).any()
+
+
+@every_frontend
 def test_skipped_batches_warn_at_the_end(frontend):
     ours = FRONTENDS[frontend][1]
     x, y = data()

@@ -207,11 +207,11 @@ def _growth(before, after):
 class StopOnDivergence(Callback):
     """A callback that ends a diverged run with a report.
 
-    Every `every` optimizer steps it checks all weights of the model, the loss of the epoch and the
-    skipped steps (`on_nonfinite="skip"`). It raises an error if weights are not finite (moving
-    averages of batch normalization included), if `patience` steps in a row were skipped, if more
-    than half of the last 2 x `patience` steps were skipped, or if the loss is not finite although
-    no step was skipped in this epoch. The message gives
+    Every `every` optimizer steps, and at the end of each epoch, it checks all weights of the model,
+    the loss of the epoch and the skipped steps (`on_nonfinite="skip"`). It raises an error if
+    weights are not finite (moving averages of batch normalization included), if `patience` steps in
+    a row were skipped, if more than half of the last 2 x `patience` steps were skipped, or if the
+    loss is not finite although no step was skipped in this epoch. The message gives
 
         the variables, and the step
         the weight norm, update norm and trust ratio of each in the last readings; if all weights
@@ -220,13 +220,13 @@ class StopOnDivergence(Callback):
             not see, or in the loss
         the usual remedies
 
-    It raises at the check that finds broken weights, so neither `ModelCheckpoint` nor
-    `BackupAndRestore` saves them later. The end of an epoch has no check of its own: what breaks
-    after the last check of an epoch is saved; `every=1` leaves no such steps. If some steps were
-    skipped, but not enough for an error, the optimizer itself warns when `fit` ends. If the
-    optimizer has `on_spike`, the logs of each epoch have the latest `gradient_norm` and the number
-    of `spiked_steps`. Nothing is checked while a callback raises the learning rate to find a good
-    peak rate, because that callback itself returns to an earlier epoch.
+    It raises at the check that finds broken weights. Stand it in front of `ModelCheckpoint` and
+    `BackupAndRestore` in the list of callbacks: what they save at the end of an epoch was then
+    checked before. If some steps were skipped, but not enough for an error, the optimizer itself
+    warns when `fit` ends. If the optimizer has `on_spike`, the logs of each epoch have the latest
+    `gradient_norm` and the number of `spiked_steps`. Nothing is checked while a callback raises the
+    learning rate to find a good peak rate, because that callback itself returns to an earlier
+    epoch.
 
     Args:
         every: The optimizer steps between two readings; each reading waits for the device.
@@ -280,19 +280,37 @@ class StopOnDivergence(Callback):
         self._diagnosis.begin_loss(self._optimizer.skipped_steps)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the gradient norm and the number of spikes to the logs, if `on_spike` is set."""
+        """Checks the run, and adds the gradient norm and the number of spikes to the logs.
+
+        It adds them only if `on_spike` is set.
+
+        Raises:
+            FloatingPointError: if the run has diverged.
+        """
         self._sync()
+        if self._batch_count:
+            # The model's own metric of the loss is that of the validation by now.
+            self._check((logs or {}).get("loss"))
         if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
             logs["gradient_norm"] = norm
             logs["spiked_steps"] = self._optimizer.spiked_steps
 
+    def on_train_end(self, logs=None):
+        """Does nothing, because the end of the last epoch was checked."""
+
     def _at_reading(self):
+        """Raises FloatingPointError if the run has diverged."""
+        losses = [metric for metric in self.model.metrics if metric.name == "loss"]
+        self._check(losses[0].result() if losses else None)
+
+    def _check(self, loss):
         """Raises FloatingPointError if the run has diverged.
 
         Checks nothing while another callback raises the learning rate.
+
+        Args:
+            loss: The mean loss since the epoch began, or None.
         """
         if self.model in MODELS_WITH_RISING_RATE:
             return
-        losses = [metric for metric in self.model.metrics if metric.name == "loss"]
-        loss = float(losses[0].result()) if losses else None
-        self._diagnosis.check(self._optimizer, loss, self.model)
+        self._diagnosis.check(self._optimizer, None if loss is None else float(loss), self.model)
