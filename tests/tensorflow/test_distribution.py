@@ -29,6 +29,10 @@ def assert_all_equal(copies, expected):
         assert_equal(replica, expected)
 
 
+# Those whose gradients are not added up on each replica.
+OUTSIDE = ["LAMB", "LAMB clipped", "LAMB averaged", "LARS", "AdamP", "SOAP"]
+
+
 # --- MirroredStrategy ---
 
 
@@ -130,6 +134,36 @@ def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused_at_its_build
     optimizer = room.MeasureNoise(room.LAMB()) if is_measured else room.LAMB()
     with pytest.raises(ValueError, match=r"made outside of the strategy .*strategy\.scope\(\)"):
         optimizer.build(task.model.trainable_variables)
+
+
+@pytest.mark.parametrize("graph", [pytest.param(True, marks=slow), False])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=() if c == "LAMB averaged" else slow) for c in OUTSIDE]
+)
+@every_frontend
+def test_gradients_of_a_whole_batch_update_all_replicas(frontend, case, graph):
+    """They are applied once, outside of `strategy.run` and of the scope."""
+    task = Task(frontend, case, mirrored(2), built=False).train_outside(graph)
+    assert_replicas_are_one_device(task.copies(), 2, one_device(frontend, case), case)
+
+
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [
+        lambda room: room.LAMB(gradient_accumulation_steps=2),
+        lambda room: room.MeasureNoise(room.LAMB()),
+        lambda room: room.AdaScale(room.LAMB(), scale=2),
+    ],
+    ids=["accumulation", "MeasureNoise", "AdaScale"],
+)
+@every_frontend
+@uncompiled()
+def test_what_needs_the_gradients_of_replicas_is_refused_outside_of_run(frontend, optimizer_of):
+    task = Task(frontend, "LAMB", mirrored(2), built=False)
+    with task.strategy.scope():
+        task.optimizer = optimizer_of(FRONTENDS[frontend][1])
+    with pytest.raises(ValueError, match=r"call apply_gradients inside strategy\.run"):
+        task.train_outside(graph=False)
 
 
 # --- MultiWorkerMirroredStrategy ---

@@ -181,7 +181,14 @@ class MeasuringOptimizer(BaseOptimizer):
         Args:
             grads: The gradients; None for a variable without one.
             trainable_variables: Their variables; None for those of the build.
+
+        Raises:
+            ValueError: If there are several replicas, and this is called outside of `strategy.run`.
         """
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
+
+            replicas.check_strategy(self._distribution_strategy, type(self).__name__)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(list(trainable_variables))

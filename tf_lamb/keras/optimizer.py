@@ -226,10 +226,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             self._update, layers, state, self._scalars, functools.partial(self._count_step, trained)
         )
         if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
+            from tf_lamb.tensorflow import replicas
 
-            strategy, interim = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
-            interim.maybe_merge_call(apply_update, strategy, tuple(gradients))
+            replicas.update_all_replicas(apply_update, state.stored[0].weight, tuple(gradients))
         else:
             # Inside `torch.autocast`, torch would compute matrix products in half precision.
             with arrays.without_autocast():

@@ -115,7 +115,17 @@ def accumulate(strategy, accumulators, gradients, is_update):
         accumulators: The variables that add up gradients, with a copy on each replica.
         gradients: The gradients of this replica.
         is_update: A function that returns whether this micro-batch ends an update, a scalar.
+
+    Raises:
+        ValueError: If the accumulators have copies and there is no replica to whose copies the
+            gradients could be added.
     """
+    if accumulators and is_outside_of_strategy_of(accumulators[0]):
+        raise ValueError(
+            "gradient_accumulation_steps adds up the gradients of each replica: call "
+            "apply_gradients inside strategy.run, or give it the mean gradients of all "
+            "micro-batches, without gradient_accumulation_steps."
+        )
     for accumulator, gradient in zip(accumulators, gradients, strict=True):
         accumulator.assign_add(tf.cast(gradient, accumulator.dtype))
     if strategy.num_replicas_in_sync == 1:
@@ -137,6 +147,35 @@ def accumulate(strategy, accumulators, gradients, is_update):
 
     totals = [accumulator.read_value() for accumulator in accumulators]
     tf.__internal__.distribute.interim.maybe_merge_call(in_cross_replica_context, strategy, totals)
+
+
+def is_outside_of_strategy_of(variable):
+    """Returns whether a variable has copies on replicas, but no strategy is entered."""
+    is_copied = isinstance(variable, tf.distribute.DistributedValues)
+    return is_copied and not tf.distribute.has_strategy()
+
+
+def update_all_replicas(update, weight, gradients):
+    """Runs an update once for all replicas.
+
+    It is called on each replica inside `strategy.run`, and once elsewhere: with no strategy, or
+    with the gradients of a whole batch, as a training loop of its own may compute them outside of
+    `strategy.run`. There, the strategy is known from the copies of the weight.
+
+    Args:
+        update: A function of a strategy and the gradients, that is called in cross-replica context.
+        weight: The first weight that is updated.
+        gradients: The gradients: of this replica, or of the whole batch.
+
+    Returns:
+        The result of `update`.
+    """
+    if is_outside_of_strategy_of(weight):
+        strategy = weight.distribute_strategy
+        with strategy.scope():
+            return update(strategy, gradients)
+    interim = tf.__internal__.distribute.interim
+    return interim.maybe_merge_call(update, tf.distribute.get_strategy(), gradients)
 
 
 def replica_state(strategy, state, weight):
@@ -234,7 +273,7 @@ def check_strategy_of_variables(strategy, variables, name):
 def check_strategy(strategy, name):
     """Raises if a step runs under another strategy than that of the optimizer.
 
-    The optimizer would not sum the gradients of the step's replicas.
+    The optimizer would not see the gradients of the step's replicas, and would not sum them.
 
     Args:
         strategy: The strategy of the optimizer.
@@ -243,6 +282,11 @@ def check_strategy(strategy, name):
     Raises:
         ValueError: If the step has another number of replicas.
     """
+    if strategy.num_replicas_in_sync > 1 and not tf.distribute.has_strategy():
+        raise ValueError(
+            f"{name} compares the gradients of the replicas: call apply_gradients inside "
+            "strategy.run, where each replica has its own."
+        )
     context = tf.distribute.get_replica_context()
     if context and context.num_replicas_in_sync != strategy.num_replicas_in_sync:
         raise ValueError(

@@ -14,8 +14,6 @@ from tf_lamb.tensorflow.update import TensorFlowUpdate, dense
 from tf_lamb.tf_keras import host, schedules, seams
 from tf_lamb.tf_keras.base import BaseOptimizer
 
-interim = tf.__internal__.distribute.interim
-
 
 def aggregates_as_tf_keras(optimizer):
     """Returns whether neither `aggregate_gradients` nor `apply_gradients` was replaced.
@@ -199,8 +197,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
                 self.accumulate([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
         update = functools.partial(self._update, layers, state, self._scalars, count)
-        strategy = tf.distribute.get_strategy()
-        result = interim.maybe_merge_call(update, strategy, tuple(gradients))
+        result = replicas.update_all_replicas(update, state.stored[0].weight, tuple(gradients))
         for variable in without_gradient:
             if variable.constraint is not None:  # tf_keras itself constrains the others
                 variable.assign(variable.constraint(variable))
