@@ -408,6 +408,7 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
 )  # fmt: skip
 def test_a_call_that_is_refused_is_not_recommended(call, said):
     assert said in error_of(call) and "write" not in error_of(call)
+    assert "?." not in error_of(call)
 
 
 def test_in_tf_keras_a_scale_of_the_loss_is_not_recommended():
