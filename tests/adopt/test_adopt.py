@@ -580,14 +580,42 @@ def test_the_build_of_a_loop_on_replicas_is_written_where_it_is_certain(before, 
         IN_SCOPE + indented(MODEL) + MAKES + STEP,
         MODEL + "def make():\n" + indented(MAKES, "return lamb\n") + "lamb = make()\n" + STEP,
         MODEL + MAKES + UPDATE,
+        MODEL.replace("[", "[keras.Sequential([").replace("4,))", "4,))])") + MAKES + STEP,
+        MODEL.replace("keras.Input(", "keras.applications.VGG16(input_shape=") + MAKES + STEP,
+        "def make():\n    return make()\nmodel = make()\n" + MAKES + STEP,
+        MODEL + MAKES + STEP + UPDATE,
+        MODEL + MAKES + "model.trainable = False\n" + STEP,
+        MODEL + MAKES + "lamb.exclude_from_weight_decay(var_names=['bias'])\n" + STEP,
     ],
     ids=["weights later", "no input", "added to", "in if", "two models", "an attribute",
-         "arguments", "out of scope", "another scope", "other variables"],
+         "arguments", "out of scope", "another scope", "other variables", "an input within",
+         "a shape within", "recursive", "other variables, too", "frozen later", "excluded later"],
 )  # fmt: skip
 def test_a_build_that_is_not_certain_is_noted(code):
     adopted = adopt(TF + KERAS + REPLICAS + code)
     assert ".build(" not in adopted.code
     assert ".build(model.trainable_variables)` below the" in "\n".join(map(str, adopted.notes))
+
+
+def test_variables_beside_the_models_are_built_too():
+    step = STEP.replace("model.trainable_variables", "model.trainable_variables + [scale]")
+    adopted = adopt(TF + KERAS + REPLICAS + MODEL + MAKES + step)
+    said = "Add `lamb.build(model.trainable_variables + [scale])` below"
+    assert ".build(" not in adopted.code and said in "\n".join(map(str, adopted.notes))
+
+
+def test_what_has_to_come_before_the_build_is_named():
+    exclude = "lamb.exclude_from_weight_decay(var_names=['bias'])\n"
+    said = "has its weights, and below the last line with `exclude_from_weight_decay`. Without it"
+    assert said in notes(TF + KERAS + REPLICAS + MODEL + MAKES + exclude + STEP)
+
+
+def test_each_of_two_optimizers_is_built_with_its_own_variables():
+    code = TF + KERAS + REPLICAS + MAKES + MAKES.replace("lamb", "other")
+    code += STEP.replace("lamb", "other").replace("model", "critic") + STEP
+    text = notes(code)
+    assert "line 4: Add `lamb.build(model.trainable_variables)`" in text
+    assert "line 5: Add `other.build(critic.trainable_variables)`" in text
 
 
 def test_a_script_with_the_build_makes_a_step_on_replicas():
