@@ -606,7 +606,7 @@ def test_variables_beside_the_models_are_built_too():
 
 def test_what_has_to_come_before_the_build_is_named():
     exclude = "lamb.exclude_from_weight_decay(var_names=['bias'])\n"
-    said = "has its weights, and below the last line with `exclude_from_weight_decay`. Without it"
+    said = "has its weights, and below the last line with `.exclude_from_weight_decay(`. Without"
     assert said in notes(TF + KERAS + REPLICAS + MODEL + MAKES + exclude + STEP)
 
 

@@ -22,7 +22,7 @@ _INPUTS = re.compile(r"(?:^|\.)keras\.(?:layers\.)?Input(?:Layer)?$")
 _SHAPES = {"input_shape", "batch_input_shape", "input_dim"}
 # What a script may do after the place of the call, and the call then would be too early: it changes
 # which variables are trained, or which of them decay.
-_LATER = re.compile(r"\.(trainable|enable_lora|exclude_from_weight_decay)(?:\s*=(?!=)|\()")
+_LATER = re.compile(r"\.(?:trainable|enable_lora|exclude_from_weight_decay)(?:\s*=(?!=)|\()")
 # Functions that return a model with its weights.
 _BUILT_MODELS = re.compile(r"(?:^|\.)keras\.(?:applications\.|models\.load_model$|saving\.load_m)")
 
@@ -67,7 +67,7 @@ class Building:
         for call, update in self._unbuilt():
             optimizer = self._holders.target_of(call) or script.code_of(update.func.value)
             later = _LATER.search(script.code)
-            condition = f", and below the last line with `{later[1]}`" if later else ""
+            condition = f", and below the last line with `{later.group()}`" if later else ""
             script.add_note(
                 call,
                 f"Add `{optimizer}.build({self._variables_of(update)})` below the line that makes "
