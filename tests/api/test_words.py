@@ -183,6 +183,8 @@ CALLS = {
         "LANS(0.001, exclude_from_layer_adaptation=['.*'])",
     "LAMB(1e-3, adam=True)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
     "LARS(0.1, trust_ratio=False)": "LARS(0.1, exclude_from_layer_adaptation=['.*'])",
+    "LANS(0.1, trust_ratio=True)": "LANS(0.1)",
+    "Muon(0.1, trust_ratio=False)": "Muon(0.1)",
     "LAMB(1e-3, use_trust_ratio=True, adam=False)": "LAMB(0.001)",
     "SOAP(1e-3, use_trust_ratio=True)": "SOAP(0.001, bounds={'trust_ratio': (None, None)})",
     "LARS(0.1, weight_decay_filter=True, lars_adaptation_filter=True)":
