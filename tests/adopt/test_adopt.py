@@ -432,6 +432,13 @@ def test_the_trust_ratio_of_what_has_no_decay_is_said_once():
     assert notes(script).count("exclude_from_layer_adaptation") == 1
 
 
+@pytest.mark.parametrize("line", ["names += ['norm$']", "names.append('norm$')"])
+def test_a_list_of_patterns_that_grows_is_not_known(line):
+    made = "tfa.optimizers.LAMB(exclude_from_weight_decay=names)\n"
+    text = notes(f"{ADDONS}names = ['bias']\n{line}\n{made}")
+    assert "A pattern with $ or :0 may match different variables here." in text
+
+
 def test_patterns_that_may_match_others_are_said():
     text = notes(ADDONS + "tfa.optimizers.LAMB(exclude_from_weight_decay=['bias$'])")
     assert "were searched in dense/bias:0. 'bias$' may match different variables here." in text
