@@ -432,6 +432,13 @@ def test_the_trust_ratio_of_what_has_no_decay_is_said_once():
     assert notes(script).count("exclude_from_layer_adaptation") == 1
 
 
+@pytest.mark.parametrize("line", ["names += ['norm$']", "names.append('norm$')"])
+def test_a_list_of_patterns_that_grows_is_not_known(line):
+    made = "tfa.optimizers.LAMB(exclude_from_weight_decay=names)\n"
+    text = notes(f"{ADDONS}names = ['bias']\n{line}\n{made}")
+    assert "A pattern with $ or :0 may match different variables here." in text
+
+
 def test_patterns_that_may_match_others_are_said():
     text = notes(ADDONS + "tfa.optimizers.LAMB(exclude_from_weight_decay=['bias$'])")
     assert "were searched in dense/bias:0. 'bias$' may match different variables here." in text
@@ -580,14 +587,42 @@ def test_the_build_of_a_loop_on_replicas_is_written_where_it_is_certain(before, 
         IN_SCOPE + indented(MODEL) + MAKES + STEP,
         MODEL + "def make():\n" + indented(MAKES, "return lamb\n") + "lamb = make()\n" + STEP,
         MODEL + MAKES + UPDATE,
+        MODEL.replace("[", "[keras.Sequential([").replace("4,))", "4,))])") + MAKES + STEP,
+        MODEL.replace("keras.Input(", "keras.applications.VGG16(input_shape=") + MAKES + STEP,
+        "def make():\n    return make()\nmodel = make()\n" + MAKES + STEP,
+        MODEL + MAKES + STEP + UPDATE,
+        MODEL + MAKES + "model.trainable = False\n" + STEP,
+        MODEL + MAKES + "lamb.exclude_from_weight_decay(var_names=['bias'])\n" + STEP,
     ],
     ids=["weights later", "no input", "added to", "in if", "two models", "an attribute",
-         "arguments", "out of scope", "another scope", "other variables"],
+         "arguments", "out of scope", "another scope", "other variables", "an input within",
+         "a shape within", "recursive", "other variables, too", "frozen later", "excluded later"],
 )  # fmt: skip
 def test_a_build_that_is_not_certain_is_noted(code):
     adopted = adopt(TF + KERAS + REPLICAS + code)
     assert ".build(" not in adopted.code
     assert ".build(model.trainable_variables)` below the" in "\n".join(map(str, adopted.notes))
+
+
+def test_variables_beside_the_models_are_built_too():
+    step = STEP.replace("model.trainable_variables", "model.trainable_variables + [scale]")
+    adopted = adopt(TF + KERAS + REPLICAS + MODEL + MAKES + step)
+    said = "Add `lamb.build(model.trainable_variables + [scale])` below"
+    assert ".build(" not in adopted.code and said in "\n".join(map(str, adopted.notes))
+
+
+def test_what_has_to_come_before_the_build_is_named():
+    exclude = "lamb.exclude_from_weight_decay(var_names=['bias'])\n"
+    said = "has its weights, and below the last line with `.exclude_from_weight_decay(`. Without"
+    assert said in notes(TF + KERAS + REPLICAS + MODEL + MAKES + exclude + STEP)
+
+
+def test_each_of_two_optimizers_is_built_with_its_own_variables():
+    code = TF + KERAS + REPLICAS + MAKES + MAKES.replace("lamb", "other")
+    code += STEP.replace("lamb", "other").replace("model", "critic") + STEP
+    text = notes(code)
+    assert "line 4: Add `lamb.build(model.trainable_variables)`" in text
+    assert "line 5: Add `other.build(critic.trainable_variables)`" in text
 
 
 def test_a_script_with_the_build_makes_a_step_on_replicas():
@@ -650,7 +685,10 @@ def test_a_loop_that_need_not_build_is_not_told_to(code):
         ("lamb.get_slot_names()", "nor tf_keras has lamb.get_slot_names(): write list(lamb.state_"),
         ("lamb._create_slots(weights)", "write lamb.build(weights)"),
         ("lamb._get_hyper('beta_1')", "Keras 3 has no lamb._get_hyper(): write getattr(lamb, 'bet"),
-        ("lamb._set_hyper('beta_1', 0.8)", "write setattr(lamb, 'beta_1', 0.8)"),
+        ("lamb._get_hyper('weight_decay_rate')", "write getattr(lamb, 'weight_decay')"),
+        ("lamb._set_hyper('lr', 0.8)", "write lamb.learning_rate = 0.8"),
+        ("lamb._set_hyper('beta_1', 0.8)", "write another optimizer, as its 'beta_1' cannot be s"),
+        ("lamb.get_slot(slot_name='m', var=w)", "write lamb.state_of(i)['m'], where w is variabl"),
         ("lamb.compute_gradients(loss, v)", "Keras 3 has no lamb.compute_gradients(): write grad"),
         ("lamb.apply_gradients(pairs, experimental_aggregate_gradients=False)",
          "leave it out, and your sum over the replicas, too, which the optimizer makes"),

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.once
         ("FusedNovoGrad", "neither this package nor Keras has it."),
         ("FusedLAMB", "Did you mean 'LAMB'?"),
         ("LARSOptimizer", "Did you mean 'LARS'?"),
+        ("LambdaLR", "has no attribute 'LambdaLR'"),
     ],
 )
 def test_an_optimizer_of_another_package_is_answered(name, said, monkeypatch):

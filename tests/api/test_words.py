@@ -183,6 +183,8 @@ CALLS = {
         "LANS(0.001, exclude_from_layer_adaptation=['.*'])",
     "LAMB(1e-3, adam=True)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
     "LARS(0.1, trust_ratio=False)": "LARS(0.1, exclude_from_layer_adaptation=['.*'])",
+    "LANS(0.1, trust_ratio=True)": "LANS(0.1)",
+    "Muon(0.1, trust_ratio=False)": "Muon(0.1)",
     "LAMB(1e-3, use_trust_ratio=True, adam=False)": "LAMB(0.001)",
     "SOAP(1e-3, use_trust_ratio=True)": "SOAP(0.001, bounds={'trust_ratio': (None, None)})",
     "LARS(0.1, weight_decay_filter=True, lars_adaptation_filter=True)":
@@ -408,6 +410,7 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
 )  # fmt: skip
 def test_a_call_that_is_refused_is_not_recommended(call, said):
     assert said in error_of(call) and "write" not in error_of(call)
+    assert "?." not in error_of(call)
 
 
 def test_in_tf_keras_a_scale_of_the_loss_is_not_recommended():

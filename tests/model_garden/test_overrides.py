@@ -414,6 +414,17 @@ def test_what_is_answered_with_nothing_is_not_asked_again(tmp_path, own, overrid
     assert config.tf_adamp.global_clipnorm is None and not config.adamw.gradient_clip_norm
 
 
+def test_a_block_that_is_set_to_null_loses_nothing(tmp_path):
+    override = "trainer.optimizer_config.optimizer.adamw=null"
+    params = checked(tmp_path, "tf_adamp", OWN, override)
+    assert params.trainer.optimizer_config.optimizer.tf_adamp.weight_decay == 0.1
+
+
+def test_the_block_of_the_chosen_type_is_not_null(tmp_path):
+    with pytest.raises(UserError, match="tf_adamp is null. Leave it out to have its defaults"):
+        checked(tmp_path, "tf_adamp", None)
+
+
 def test_what_is_not_answered_is_asked_still_of_the_experiment(tmp_path):
     message = r"no global_clipnorm, .* gradient_clip_norm=1.0 in the experiment bert/sentence_pre"
     with pytest.raises(UserError, match=message):

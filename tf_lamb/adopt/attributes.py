@@ -40,7 +40,7 @@ _METHODS = {
     "_create_all_weights": _Way("{0}.build({1})"),
     "_decayed_lr": _Way("{0}.learning_rate"),
     "_get_hyper": _Way("getattr({0}, {1})", True),
-    "_set_hyper": _Way("setattr({0}, {1}, {2})"),
+    "_set_hyper": _Way("another optimizer, as its {1} cannot be set"),
     "minimize": _Way(f"{{0}}.apply_gradients, with {_TAPE}", True),
     "compute_gradients": _Way(_TAPE, True),
     "_compute_gradients": _Way(_TAPE),
@@ -49,6 +49,8 @@ _METHODS = {
 }
 # Slot of an old optimizer -> its name in ours, where that is another one.
 _SLOTS = {"'momentum'": "'v'", '"momentum"': '"v"'}
+# Argument of an old optimizer -> its name in ours, where that is another one.
+_ARGUMENTS = {"lr": "learning_rate", "weight_decay_rate": "weight_decay"}
 _TRAINED_VARIABLE = re.compile(r"[\w.]+\.trainable_(?:variables|weights)\[(\d+)\]")
 _REMOVED_ARGUMENTS = ("experimental_aggregate_gradients", "skip_gradients_aggregation", "name")
 # The values with which they say that the script has summed the gradients over the replicas.
@@ -152,10 +154,19 @@ class Attributes:
     def _instead_of_call(self, node: cst.Attribute, call: cst.Call) -> str:
         """Returns what to write for a call of a method of an old optimizer."""
         script = self._script
-        arguments = [script.code_of(argument.value) for argument in call.args if not argument.star]
+        given = [argument for argument in call.args if not argument.star]
+        # The variable comes first, also in `get_slot(slot_name="m", var=v)`.
+        given.sort(key=lambda arg: arg.keyword is not None and arg.keyword.value != "var")
+        arguments = [script.code_of(argument.value) for argument in given]
         first, second = (arguments + ["..."] * 2)[:2]
         second = _SLOTS.get(second, second)
         owner = script.code_of(node.value)
+        if node.attr.value in ("_get_hyper", "_set_hyper"):
+            name = first.strip("\"'")
+            name = _ARGUMENTS.get(name, name)
+            if node.attr.value == "_set_hyper" and name == "learning_rate":
+                return f"{owner}.learning_rate = {second}"
+            first = f"{first[0]}{name}{first[-1]}" if first[0] in "\"'" else first
         if node.attr.value == "get_slot" and (found := _TRAINED_VARIABLE.fullmatch(first)):
             return f"{owner}.state_of({found[1]})[{second}]"
         return _METHODS[node.attr.value].code.format(owner, first, second)

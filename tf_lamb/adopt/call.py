@@ -181,9 +181,14 @@ def _strings_of(value, script_code) -> list[str] | None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and value in map(ast.unparse, node.targets)
     ]
-    if not assigned or not all(isinstance(each, (list, tuple)) for each in assigned):
+    is_changed = any(  # by `+=`, or by a method such as `append`
+        (isinstance(node, ast.AugAssign) and ast.unparse(node.target) == value)
+        or (isinstance(node, ast.Attribute) and ast.unparse(node.value) == value)
+        for node in ast.walk(tree)
+    )
+    if is_changed or not assigned or not all(isinstance(names, list | tuple) for names in assigned):
         return None
-    return [item for each in assigned for item in each if isinstance(item, str)]
+    return [name for names in assigned for name in names if isinstance(name, str)]
 
 
 def _why_unreadable(source, values, keras_name):

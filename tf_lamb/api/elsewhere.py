@@ -90,6 +90,7 @@ def missing_name_text(module: str, name: str, names: Iterable[str]) -> str:
         keras = frontends.keras_of_tensorflow() if module == "tf_lamb" else own_keras
         hint = f": {_OPTIMIZERS[key].format(keras=keras, module=module)}."
     else:
+        key = key.replace("lambda", "")  # LambdaLR is no LAMB
         parts = [candidate for candidate in rules.OURS if candidate.lower() in key]
         suggestions = parts or difflib.get_close_matches(name, names, 1)
         hint = f". Did you mean {suggestions[0]!r}?" if suggestions else ""

@@ -237,7 +237,8 @@ class _Call:
         if refusal := self.refusal():
             # A call that fails must not be recommended.
             call = call.removeprefix(_WRITE) + " is refused, too" if call != _LEAVE_OUT else call
-            call = f"{call[0].upper()}{call[1:]}: {refusal.removesuffix('.')}."
+            end = "" if refusal.endswith((".", "?")) else "."
+            call = f"{call[0].upper()}{call[1:]}: {refusal}{end}"
             return " ".join(filter(None, [f"{head}.", *reasons, call, after_call]))
         if not dropped:
             return f"{head}: {call}. {after_call}".rstrip()

@@ -377,7 +377,9 @@ WORDS = (
         )
     ),
     Word("trust_ratio=False", "", "exclude_from_layer_adaptation=['.*']", "", _WITH_RATIO),
-    Word("trust_ratio=True", "", "bounds={'trust_ratio': (None, None)}", "", _WITH_BOUNDS),
+    Word("trust_ratio=False", "", "", "", _MATRICES, noop=(False,)),
+    Word("trust_ratio=True", "", "", "", _WITH_RATIO, noop=(True,)),
+    Word("trust_ratio=True", "", "bounds={'trust_ratio': (None, None)}", "", _MATRICES),
     Word("always_adapt", "timm", "exclude_from_layer_adaptation=[]", "", ("LARS",),
          noop=(False,)),
     Word("always_adapt", "timm, paddle", "exclude_from_layer_adaptation=[]", _TIMM_CLIPS,

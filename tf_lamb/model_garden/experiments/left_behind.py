@@ -42,11 +42,16 @@ def turn_off_what_is_answered(begun, params, sources: Sequence[Source]) -> None:
         begun: The experiment before the sources were applied.
         params: The experiment with all sources applied, which is changed.
         sources: What the user has written; a later source wins over an earlier one.
+
+    Raises:
+        UserError: if the block of the chosen type is null.
     """
     optimizer = params.trainer.optimizer_config.optimizer
     chosen = optimizer.type
     if chosen not in OPTIMIZERS:
         return
+    if optimizer.get() is None:
+        raise UserError(f"{_PATH}.{chosen} is null. Leave it out to have its defaults")
     settings_by_source = [at(source.settings, _PATH) or {} for source in sources]
     # A null beside another type, which a later source replaces, is no answer for the later type.
     types = types_of_sources(begun, _PATH, settings_by_source)
@@ -121,8 +126,12 @@ def _lost_of_type(optimizer, begun, unused_type: str) -> dict[str, Any]:
 
 
 def _types_of(optimizer) -> list[str]:
-    """Returns the sorted names of the optimizers that an `OptimizerConfig` can select by `type`."""
-    return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
+    """Returns the sorted names of the optimizers that an `OptimizerConfig` can select by `type`.
+
+    Those whose block the user has set to null are left out.
+    """
+    names = set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"}
+    return sorted(name for name in names if getattr(optimizer, name) is not None)
 
 
 def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
