@@ -135,7 +135,7 @@ def test_the_table_of_bert_is_the_published_recipes(column, batch):
     shown = {row: re.findall(r"[\d.,]*\d", cells[row]) for row in wanted}
     assert {row: [float(each.replace(",", "")) for each in shown[row]] for row in shown} == wanted
     (cores,) = re.findall(r"([\d,]+) cores", cells["TPU"])
-    a_core = map(int, re.findall(r"\d+", cells["batch of a core"]))
+    a_core = map(int, re.findall(r"\d+", cells["batch per core"]))
     assert [n * number(cores) for n in a_core] == [stage.batch_size for stage in stages]
 
 
