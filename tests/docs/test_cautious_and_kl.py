@@ -73,3 +73,10 @@ def test_before_a_factor_is_known_the_plain_product_is_taken():
     left, right = study.kl_squares(np, g, *zeros, *zeros, sides=(0, 1))
     np.testing.assert_allclose(left, g @ g.T)
     np.testing.assert_allclose(right, g.T @ g)
+
+
+def test_the_page_has_the_table_of_the_log_and_its_verdict():
+    lines = study.runs_of(ROOT / "benchmarks/logs/cautious_and_kl.jsonl", study.PROTOCOL)
+    rows, verdicts = study.table(lines).split("\n\n")
+    assert rows.strip() in (ROOT / "docs/measured_cautious.md").read_text()
+    assert verdicts.count("it stays out") == len(study.CHANGES)
