@@ -73,7 +73,7 @@ def test_what_soap_takes_on_a_tpu_is_in_the_log():
         for optimizer in ("soap, cholesky", "muon") for chip in ("v3", "v5p")
     )  # fmt: skip
     assert (
-        f"SOAP moves {of_v3} and {of_v5p} MB there, Muon {of_muon[0]} and {of_muon[1]} MB"
+        f"SOAP moves {of_v3} and {of_v5p} MB there. Muon moves {of_muon[0]} and {of_muon[1]} MB."
         in words(PREFLIGHT)
     )
 
@@ -307,6 +307,7 @@ def test_what_a_renewal_comes_to_is_in_the_log():
         cells += [sum(line["renewals"] for line in ways[0]), len(ways[0])]
         apart += [abs(a["loss"] - b["loss"]) for a, b in zip(*ways, strict=True)]
     assert not any(kept)
-    said = "of {:,} renewals on flights ({} seeds), {} on letters ({}) and {} of a BERT of four "
-    said = (said + "layers ({}); held-out losses were at most {:.4f}").format(*cells, max(apart))
-    assert said in words(PREFLIGHT)
+    said = "no renewal failed in our runs. There were {:,} renewals on flights ({} seeds). There were "
+    said += "{} renewals on letters ({} seeds). A BERT of four layers had {} renewals ({} seed). The "
+    said += "held-out losses differed by at most {:.4f}"
+    assert said.format(*cells, max(apart)) in words(PREFLIGHT)
