@@ -307,7 +307,7 @@ def test_what_a_renewal_comes_to_is_in_the_log():
         cells += [sum(line["renewals"] for line in ways[0]), len(ways[0])]
         apart += [abs(a["loss"] - b["loss"]) for a, b in zip(*ways, strict=True)]
     assert not any(kept)
-    said = "no renewal failed in our runs. There were {:,} renewals on flights ({} seeds). There were "
-    said += "{} renewals on letters ({} seeds). A BERT of four layers had {} renewals ({} seed). The "
-    said += "held-out losses differed by at most {:.4f}"
+    said = "no renewal failed in our runs. There were {:,} renewals on flights ({} seeds). "
+    said += "There were {} renewals on letters ({} seeds). A BERT of four layers had {} renewals "
+    said += "({} seed). The held-out losses differed by at most {:.4f}"
     assert said.format(*cells, max(apart)) in words(PREFLIGHT)
