@@ -73,7 +73,7 @@ def test_what_soap_takes_on_a_tpu_is_in_the_log():
         for optimizer in ("soap, cholesky", "muon") for chip in ("v3", "v5p")
     )  # fmt: skip
     assert (
-        f"SOAP moves {of_v3} and {of_v5p} MB there. Muon moves {of_muon[0]} and {of_muon[1]} MB."
+        f"SOAP moves {of_v3} and {of_v5p} MB there, and Muon {of_muon[0]} and {of_muon[1]} MB."
         in words(PREFLIGHT)
     )
 
@@ -307,7 +307,7 @@ def test_what_a_renewal_comes_to_is_in_the_log():
         cells += [sum(line["renewals"] for line in ways[0]), len(ways[0])]
         apart += [abs(a["loss"] - b["loss"]) for a, b in zip(*ways, strict=True)]
     assert not any(kept)
-    said = "no renewal failed in our runs. There were {:,} renewals on flights ({} seeds). "
-    said += "There were {} renewals on letters ({} seeds). A BERT of four layers had {} renewals "
-    said += "({} seed). The held-out losses differed by at most {:.4f}"
+    said = "none of {:,} renewals failed on flights ({} seeds), none of {} on letters ({} seeds), "
+    said += "and none of {} in a BERT of four layers ({} seed). The held-out losses differed by at "
+    said += "most {:.4f}"
     assert said.format(*cells, max(apart)) in words(PREFLIGHT)
