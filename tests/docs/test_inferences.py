@@ -24,7 +24,7 @@ pytestmark = pytest.mark.once
 WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|each)\b"
 INFERRING = {  # page -> what is left out of it: definitions, links, what runs
     "../README.md": (
-        r".*(?=## A larger batch)", r"In brackets: how many.*?\.", r"## A rule of your own.*",
+        r".*(?=## A larger batch)", r"The brackets count.*?examples\.", r"## A rule of your own.*",
     ),
     "should_i.md": (r'## What "kept" means.*',),
     "steps_saved.md": (

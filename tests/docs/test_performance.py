@@ -119,7 +119,7 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     assert told in " ".join(PERFORMANCE.read_text().split())
     said = f"adds {over[0]:.1f} times what LAMB's adds"
     assert said in words(ROOT / "docs" / "reference" / "muon.md")
-    said = f"LAMB adds {added['tf_lamb.LAMB']:.1f} ms to BERT-base's step of {alone:.1f}."
+    said = f"LAMB adds {added['tf_lamb.LAMB']:.1f} ms to BERT-base's step of {alone:.1f} ms."
     assert said in words(ROOT / "README.md")
     _, *costs = table(PERFORMANCE.with_name("should_i.md"), "What an optimizer costs")
     told = {name: cell for name, _, cell, _ in costs}
