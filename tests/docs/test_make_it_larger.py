@@ -104,7 +104,7 @@ def test_its_table_of_trust_is_in_the_log():
     assert f"The median ratio is {median:.2f}; {above}" in TEXT
     pairs = near(found for _, found, _ in every.values())
     assert "within a factor of two in {} of {} pairs".format(*pairs) in TEXT
-    assert f"takes {median:.2f} times the steps at the best rate" in SHORT
+    assert f"takes {median:.2f} times the steps of a run at the best rate" in SHORT
 
 
 def test_the_rate_of_lamb_on_flights_that_is_found_is_the_tuned_one():
