@@ -87,7 +87,9 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
             )
         elsewhere = importlib.import_module("tf_lamb.api.elsewhere")
         names = {*__all__, *_SUBPACKAGES}
-        raise AttributeError(elsewhere.missing_name_text(__name__, name, names))
+        text = elsewhere.missing_name_text(__name__, name, names)
+        # With a name Python adds no object, and so no second "Did you mean".
+        raise AttributeError(text, name=name)
 
 
 # The recipes in `core` use the modules `schedules` and `plots`, but `core` must not import modules

@@ -1,6 +1,8 @@
 """Who looks for a name of another package is told what serves instead."""
 
 import copy
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -29,9 +31,15 @@ pytestmark = pytest.mark.once
         ("FusedNovoGrad", "neither this package nor Keras has it."),
         ("FusedLAMB", "Did you mean 'LAMB'?"),
         ("LARSOptimizer", "Did you mean 'LARS'?"),
+        ("NorMuon",
+         "'NorMuon': it is another algorithm, which is not here; tf_lamb.Muon is the one that "
+         "it varies."),
+        ("AdaMuon", "it is another algorithm, which is not here; tf_lamb.Muon is the one that "
+         "it varies."),
+        ("OnebitLamb", "not here; tf_lamb.LAMB is the one that it varies."),
         ("LambdaLR", "has no attribute 'LambdaLR'"),
     ],
-)
+)  # fmt: skip
 def test_an_optimizer_of_another_package_is_answered(name, said, monkeypatch):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     with pytest.raises(AttributeError) as caught:
@@ -48,6 +56,13 @@ def test_each_frontend_names_its_own_keras(frontend):
         ours.optimizers  # noqa: B018
     with pytest.raises(AttributeError, match="Did you mean 'LAMB'?"):
         ours.Lamb  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["tf_lamb", "tf_lamb.keras"])
+def test_what_was_probably_meant_is_asked_once(module):
+    code = f"import {module}\n{module}.Lamb"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stderr.count("Did you mean") == 1 and answer.stderr.endswith("'LAMB'?\n")
 
 
 @every_frontend

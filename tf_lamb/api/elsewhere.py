@@ -32,6 +32,14 @@ _OPTIMIZERS = {
     "lookahead": f"{_NO_REPLACEMENT}; use_ema=True averages weights by another rule",
     "movingaverage": "pass use_ema=True to the optimizer",
     "swa": "pass use_ema=True to the optimizer",
+    **{
+        name: f"it is another algorithm, which is not here; {{module}}.{ours} is the "
+        "one that it varies"
+        for name, ours in {
+            "normuon": "Muon", "adamuon": "Muon", "muonclip": "Muon", "onebitlamb": "LAMB",
+            "tvlars": "LARS", "klsoap": "SOAP",
+        }.items()
+    },
     **dict.fromkeys(("lazyadam", "novograd", "radam", "rectifiedadam", "yogi"), _NO_REPLACEMENT),
 }  # fmt: skip
 # What begins the name of a variant of an optimizer that computes the same.

@@ -33,6 +33,7 @@ def lazy_getattr(module: str) -> Callable[[str], Any]:
         if name in _MODULE_BY_SEARCH:
             return getattr(importlib.import_module(_MODULE_BY_SEARCH[name]), name)
         names = vars(sys.modules[module]).get("__all__", ())
-        raise AttributeError(missing_name_text(module, name, names))
+        # With a name Python adds no object, and so no second "Did you mean".
+        raise AttributeError(missing_name_text(module, name, names), name=name)
 
     return module_getattr
