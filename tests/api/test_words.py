@@ -85,10 +85,11 @@ CALLS = {
     "Muon(lr=1e-3, adjust_lr_fn='original', ns_coefficients=(3.4445, -4.775, 2.0315))":
         "Muon(learning_rate=0.001, form={'update_scale': 'shape'})",
     "Muon(1e-3, ns_coefficients=(3, -4, 2), ns_steps=4)":
-        "Muon(0.001, form={'newton_schulz_steps': 4, 'coefficients': (3, -4, 2)})",
+        "Muon(0.001, form={'newton_schulz_steps': 4, 'coefficients': (3, -4, 2), "
+        "'update_scale': 'shape'})",
     "Muon(1e-3, ns_coeffs=[(4.0, -6.0, 2.5), (2.0, -1.5, 0.5)], weight_decay=0.1)":
         "Muon(0.001, weight_decay=0.1, "
-        "form={'coefficients': [(4.0, -6.0, 2.5), (2.0, -1.5, 0.5)]})",
+        "form={'coefficients': [(4.0, -6.0, 2.5), (2.0, -1.5, 0.5)], 'update_scale': 'shape'})",
     "Muon(lr=0.02, adamw_lr=1e-3, adamw_betas=(0.9, 0.95), adamw_eps=1e-9)":
         "Muon(learning_rate=0.02, form={'update_scale': 'shape', 'fallback_lr_scale': 0.05}, "
         "beta_1=0.9, beta_2=0.95, epsilon=1e-09)",
@@ -113,17 +114,23 @@ CALLS = {
     "LAMB(1e-3, clamp_value=10, debias=False)":
         "LAMB(0.001, bias_correction=False, bounds={'weight_norm': (0, 10)})",
     # optax, paddle, MXNet
-    "LAMB(1e-3, b1=0.8, b2=0.99, eps_root=0.0, mask=None)": "LAMB(0.001, beta_1=0.8, beta_2=0.99)",
+    "LAMB(1e-3, b1=0.8, b2=0.99, eps_root=0.0, mask=None)":
+        "LAMB(0.001, beta_1=0.8, beta_2=0.99, exclude_from_layer_adaptation=[])",
+    "LAMB(1e-3, b1=0.8, exclude_from_layer_adaptation=['bias'])":
+        "LAMB(0.001, beta_1=0.8, exclude_from_layer_adaptation=['bias'])",
     "LAMB(1e-3, weight_decay=0.1, mask=lambda tree: tree)":
-        "LAMB(0.001, weight_decay=0.1, exclude_from_weight_decay='norm_and_bias')",
+        "LAMB(0.001, weight_decay=0.1, exclude_from_weight_decay='norm_and_bias', "
+        "exclude_from_layer_adaptation=[])",
     "LARS(1.0, trust_ratio_mask=True, weight_decay_mask=True)":
-        "LARS(1.0, exclude_from_layer_adaptation=[])",
+        "LARS(1.0, exclude_from_layer_adaptation=[], form={'denominator': 'norm_of_sum'})",
     "LAMB(1e-3, wd=0.01, beta1=0.8, mu_dtype='bfloat16')":
-        "LAMB(0.001, beta_1=0.8, weight_decay=0.01, dtypes={'slots': 'bfloat16'})",
+        "LAMB(0.001, beta_1=0.8, weight_decay=0.01, exclude_from_layer_adaptation=[], "
+        "dtypes={'slots': 'bfloat16'})",
     "LAMB(1e-3, multi_precision=True, clip_gradient=5.0)":
         "LAMB(0.001, clipvalue=5.0, dtypes={'masters': 'float32'})",
     "LARS(1.0, trust_coefficient=0.01, eps=1e-9, b1=0.9)":
-        "LARS(1.0, momentum=0.9, epsilon=1e-09, trust_coefficient=0.01)",
+        "LARS(1.0, momentum=0.9, epsilon=1e-09, exclude_from_layer_adaptation=[], "
+        "trust_coefficient=0.01, form={'denominator': 'norm_of_sum'})",
     "SGDP(0.1, accumulator_dtype='bfloat16')": "SGDP(0.1, dtypes={'slots': 'bfloat16'})",
     "SGDP(0.1, beta1=0.8, b2=0.99)": "SGDP(0.1, momentum=0.8)",
     # another optimizer of ours
@@ -173,7 +180,8 @@ CALLS = {
     "Muon(0.02, muon_a=2.0, muon_b=2.0, muon_c=2.0)":
         "Muon(0.02, form={'coefficients': [2.0, 2.0, 2.0]})",
     # Adam's rate beside Muon's
-    "Muon(0.02, adam_learning_rate=3e-4)": "Muon(0.02, form={'fallback_lr_scale': 0.015})",
+    "Muon(0.02, adam_learning_rate=3e-4)":
+        "Muon(0.02, form={'fallback_lr_scale': 0.015, 'update_scale': 'shape'})",
     "Muon(lr=0.02, adam_lr=3e-4)":
         "Muon(learning_rate=0.02, form={'update_scale': 'shape', 'fallback_lr_scale': 0.015})",
     "Muon(0.02, aux_lr=None, adamw_weight_decay=0.1)": "Muon(0.02)",
@@ -212,9 +220,38 @@ CALLS = {
     "LAMB(1e-3, clip_grad_norm=False)": "LAMB(0.001)",
     # what nothing here needs
     "LAMB(1e-3, cuda_aware=True, comm_backend_name='nccl', use_locking=False)": "LAMB(0.001)",
-    "Muon(0.02, rank=0, world_size=1, use_muon=True, backend='newtonschulz5')": "Muon(0.02)",
-    "Muon(0.02, muon_params=[], adamw_params=[])": "Muon(0.02)",
-    "Muon(0.02, preconditioning='frobenius', muon_weight_dimension_numbers=None)": "Muon(0.02)",
+    "Muon(0.02, rank=0, world_size=1, use_muon=True, backend='newtonschulz5')":
+        "Muon(0.02, form={'update_scale': 'shape'})",
+    "Muon(0.02, muon_params=[], adamw_params=[])": "Muon(0.02, form={'update_scale': 'shape'})",
+    "Muon(0.02, preconditioning='frobenius', muon_weight_dimension_numbers=None)":
+        "Muon(0.02, form={'update_scale': 'shape'})",
+    # the scale of Muon's steps
+    "Muon(0.02, adamw_wd=0.1)": "Muon(0.02, form={'update_scale': 'shape'})",
+    "Muon(0.02, adamw_eps=1e-9)": "Muon(0.02, form={'update_scale': 'shape'}, epsilon=1e-09)",
+    "Muon(0.02, backend_steps=6, weight_decay=0.1)":
+        "Muon(0.02, weight_decay=0.1, form={'newton_schulz_steps': 6, 'update_scale': 'shape'})",
+    "Muon(0.02, beta=0.9)": "Muon(0.02, momentum=0.9, form={'update_scale': 'shape'})",
+    "Muon(0.02, rank=0, form={'update_scale': 'rms'})": "Muon(0.02, form={'update_scale': 'rms'})",
+    "Muon(1e-3, ns_coefficients=(3, -4, 2), adjust_lr_fn='match_rms_adamw')":
+        "Muon(0.001, form={'coefficients': (3, -4, 2), 'update_scale': 'rms'})",
+    "Muon(1e-3, ns_steps=6, rms_rate=0.2)": "Muon(0.001, form={'newton_schulz_steps': 6})",
+    # schedules, ratios, corrections
+    "LAMB(num_warmup_steps=10, num_train_steps=100)":
+        "LAMB(learning_rate=tf_lamb.keras.schedules.Warmup(10, "
+        "keras.optimizers.schedules.PolynomialDecay(0.01, 90, 0.0)))",
+    "LAMB(lr=0.1, num_warmup_steps=10, num_training_steps=100)":
+        "LAMB(learning_rate=tf_lamb.keras.schedules.Warmup(10, "
+        "keras.optimizers.schedules.PolynomialDecay(0.1, 90, 0.0)))",
+    "LAMB(1e-3, warmup_steps=10, total_steps=100)":
+        "LAMB(tf_lamb.keras.schedules.Warmup(10, "
+        "keras.optimizers.schedules.PolynomialDecay(0.001, 90, 0.0)))",
+    "LAMB(1e-3, trust_ratio_clip=10.0)": "LAMB(0.001, bounds={'trust_ratio': (0, 10.0)})",
+    "LARS(0.1, max_trust_ratio=5)": "LARS(0.1, bounds={'trust_ratio': (0, 5)})",
+    "LAMB(1e-3, clip_trust_ratio=True)": "LAMB(0.001, bounds={'trust_ratio': (0, 1)})",
+    "LANS(1e-3, trust_ratio_clip=False)": "LANS(0.001)",
+    "LAMB(1e-3, debias=True)": "LAMB(0.001)",
+    "LARS(0.1, trust_coef=0.001)": "LARS(0.1, trust_coefficient=0.001)",
+    "LARS(0.1, trustcoef=0.001)": "LARS(0.1, trust_coefficient=0.001)",
     "LANS(1e-3, mode=1)": "LANS(0.001)",
     "AdamP(1e-3, fixed_decay=False, use_gc=False)": "AdamP(0.001)",
     # misspelt
@@ -254,11 +291,38 @@ def test_a_call_in_others_words_is_answered_with_the_call_in_ours(call):
         ("LAMB(lr=1e-3, weight_decay_rate=0.01)", False),
         ("LAMB(weight_decy=0.01)", False),
         ("AdamP(weight_decay_rate=0.01)", False),
+        ("LAMB(num_warmup_steps=1, num_train_steps=9)", True),
+        ("LAMB(lr=0.1, num_warmup_steps=1, num_train_steps=9)", False),
+        ("LAMB(decay=0.5)", False),
     ],
 )
 def test_a_rate_that_is_left_to_another_default_is_told_of(call, is_told):
     told = "Without learning_rate it begins at 0.01 here: pass the rate that you had."
     assert (told in error_of(call)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("LAMB(1e-3, use_nvlamb=True)",
+         "apex decays by 0.01 where no decay is passed: add weight_decay=0.01 to keep it."),
+        ("LAMB(1e-3, grad_averaging=True)", "timm and apex decay by 0.01 where no decay is passed"),
+        ("LAMB(1e-3, decoupled_decay=True)", "timm decays by 0.01 where"),
+        ("LAMB(1e-3, lamb_weight_decay=0.1)", ""),
+        ("LARS(0.1, lars_coeff=0.1)", "paddle decays by 0.0005 where"),
+        ("LARS(0.1, use_nesterov=True)", "MLPerf decays by 0.0001 where"),
+        ("LANS(1e-3, mode=1)", "LANS of its authors decays by 0.01 where"),
+        ("SOAP(1e-3, merge_dims=False)", "Vyas' SOAP decays by 0.01 where"),
+        ("Muon(lr=1e-3, adjust_lr_fn='original')", "torch's Muon decays by 0.1 where"),
+        ("Muon(1e-3, muon_a=3.4445)", "Keras's Muon decays by 0.004 where"),
+        ("Muon(1e-3, rank=0)", ""),
+        ("LAMB(1e-3, use_nvlamb=True, weight_decay=0.0)", ""),
+        ("LAMB(1e-3, eps=1e-8)", ""),
+        ("LAMB(1e-3, clamp_value=10)", ""),
+    ],
+)  # fmt: skip
+def test_a_decay_that_is_left_to_another_default_is_told_of(call, said):
+    assert said in error_of(call) and ("where no decay" in error_of(call)) is bool(said)
 
 
 @pytest.mark.parametrize("call", sorted({*CALLS.values()}))
@@ -343,6 +407,25 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("AdamP(1e-3, use_gc=True)", "Gradients are not centralized. Without it, write AdamP("),
         ("SOAP(1e-3, use_decoupled_weight_decay=False)", "keras.regularizers.L2"),
         ("LAMB(1e-3, adam_w_mode=False)", "keras.regularizers.L2"),
+        ("Muon(1e-3, ns_steps=6)",
+         "torch (decay 0.1 by default), Jordan and optax scale steps by the shape: add "
+         "'update_scale': 'shape' to form for theirs; Keras (decay 0.004 by default) scales them "
+         "as without it."),
+        ("Muon(1e-3, rank=0)", "Their Muon scales steps by the shape, as this form does."),
+        *((f"Muon(1e-3, {argument})", "Betas are AdamW's, which updates what is no matrix: ")
+          for argument in ("beta1=0.8", "beta2=0.95", "b1=0.8", "b2=0.95", "betas=(0.8, 0.95)")),
+        ("Muon(1e-3, adamw_wd=0.1)", "that one is AdamW's alone: pass weight_decay, and put"),
+        ("LAMB(1e-3, b1=0.8)", "optax adapts what does not decay, too, as this empty list does."),
+        ("LARS(1e-3, b1=0.8)", "The ratio of optax divides by the norm of the sum, as this form"),
+        ("LAMB(1e-3, debias=True)", "and there the rate, after the ratio: for the same steps pass"),
+        ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
+        ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),
+        ("LANS(1e-3, trust_ratio_clip=10.0)", "LAMB, LARS, Muon and SOAP have bounds of a trust"),
+        ("LAMB(1e-3, trust_coef=0.1)", "Its trust ratio has no coefficient; that of LARS has."),
+        ("SOAP(1e-3, preconditioner_update_probability=0.1)",
+         "every precondition_frequency steps, which is 1 divided by the probability. Without it"),
+        *((f"SOAP(1e-3, {word}=0.9)", "The factors decay by beta_2, and the moments by beta_1 and")
+          for word in ("hidden_beta", "precond_beta", "preconditioner_beta", "factor_beta")),
     ],
 )  # fmt: skip
 def test_what_changes_and_why_something_cannot_be_had_is_said(call, said):
@@ -413,6 +496,20 @@ def test_a_call_that_is_refused_is_not_recommended(call, said):
     assert "?." not in error_of(call)
 
 
+@pytest.mark.parametrize(
+    ("call", "unsaid"),
+    [
+        ("Muon(1e-3, adamw_wd=0.1)", "Keras's"),
+        ("Muon(1e-3, ns_steps=6, rms_rate=0.2)", "scale steps by the shape"),
+        ("Muon(1e-3, ns_steps=6, rank=0)", "for theirs"),
+        ("LARS(0.1, trust_coef=0.001)", "timm"),
+        ("LARS(0.1, betas=(0.9, 0.99))", "AdamW"),
+    ],
+)
+def test_what_is_of_another_source_is_not_said(call, unsaid):
+    assert unsaid not in error_of(call)
+
+
 def test_in_tf_keras_a_scale_of_the_loss_is_not_recommended():
     names = {"LAMB": FRONTENDS["tf_keras"][1].LAMB}
     assert "LossScaleOptimizer around the optimizer." in error_of("LAMB(loss_scale=8.0)", names)
@@ -420,6 +517,8 @@ def test_in_tf_keras_a_scale_of_the_loss_is_not_recommended():
 
 def values_for(word, entry):
     """What is passed for an argument whose value a row leaves open."""
+    if "Warmup(" in (entry.replacement or ""):
+        return [9 if "warmup" in word else 99]
     if "schedules." in (entry.replacement or ""):
         return [0.5, 2.0]
     choices = CHOICES.get(f"form[{word!r}]", ())

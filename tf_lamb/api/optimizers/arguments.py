@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tf_lamb.api import frontends
-from tf_lamb.api.optimizers.words import QUALIFIERS, WORDS, Word
+from tf_lamb.api.optimizers.words import (
+    DEFAULT_DECAYS,
+    HABITS,
+    QUALIFIERS,
+    SCALES_OF_NS_STEPS,
+    WORDS,
+    Habit,
+    Word,
+)
 from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import join_words
 
@@ -203,7 +211,10 @@ class _Call:
         self.replacements: dict[str, Any] = {}
         rows = self._rows_for_class()
         self._unknown = self._read_misspelt(foreign, rows)
+        self._used_rows: list[Word] = []
+        self._needs_rate = False  # whether a schedule here begins at the default rate
         self._rewrite(foreign, rows)
+        self._add_habits()
         # Arguments that are left have a row in `WORDS`, but only for other values, as for
         # classic_momentum="no".
         left = [self._typed.get(name, name) for name in foreign]
@@ -232,7 +243,9 @@ class _Call:
             verb = "are" if len(self._unknown) > 1 else "is"
             reasons.append(f"{join_words(map(repr, self._unknown))} {verb} unknown.")
         notes = [note for note in self._notes if note not in reasons]
-        after_call = " ".join(filter(None, [lost_sentence, *notes, self._rate_sentence(), taken]))
+        defaults = [self._rate_sentence(), self._decay_sentence()]
+        notes += filter(None, [self._scale_sentence(), *defaults])
+        after_call = " ".join(filter(None, [lost_sentence, *notes, taken]))
         call = self._rewritten_call(optimizer or self._cls.__name__)
         if refusal := self.refusal():
             # A call that fails must not be recommended.
@@ -309,14 +322,41 @@ class _Call:
         has_foreign_words = any(
             word.label and _DID_YOU_MEAN not in word.label for word in self._foreign
         )
-        if not has_foreign_words or "learning_rate" in {
-            **self._user_arguments,
-            **self.replacements,
-        }:
+        has_rate = "learning_rate" in {**self._user_arguments, **self.replacements}
+        if not has_foreign_words or (has_rate and not self._needs_rate):
             return ""
         return (
             f"Without learning_rate it begins at {rate.default} here: pass the rate that you had."
         )
+
+    def _decay_sentence(self) -> str:
+        """Returns a sentence on the default decay of another package, or "" where none is needed.
+
+        It is needed if the call passes no decay, and has an argument by which it is known to be for
+        a package with a default that is not 0.
+        """
+        if not self._is_whole or "weight_decay" in {**self._user_arguments, **self.replacements}:
+            return ""
+        names = [base.__name__ for base in self._cls.__mro__ if base.__name__ in DEFAULT_DECAYS]
+        decays = DEFAULT_DECAYS[names[0]] if names else {}
+        for row in self._used_rows:
+            if row.packages in decays:
+                packages = row.packages.split(", ")
+                verb = "decay" if len(packages) > 1 else "decays"
+                return (
+                    f"{join_words(packages)} {verb} by {decays[row.packages]} where no decay is "
+                    f"passed: add weight_decay={decays[row.packages]} to keep it."
+                )
+        return ""
+
+    def _scale_sentence(self) -> str:
+        """Returns a sentence on the scales of Muon's steps if only `ns_steps` tells of a source."""
+        form = {**self._user_arguments, **self.replacements}.get("form")
+        is_shared = any("ns_steps" in row.conditions for row in self._used_rows) and not any(
+            row.packages in DEFAULT_DECAYS["Muon"] for row in self._used_rows
+        )
+        has_scale = type(form) is dict and "update_scale" in form
+        return SCALES_OF_NS_STEPS if is_shared and not has_scale else ""
 
     def unsupported(self) -> tuple[str, ...]:
         """Returns the names of those passed arguments that this package cannot replace."""
@@ -384,6 +424,7 @@ class _Call:
             words = [word for word in row.conditions if word in foreign]
             if not words or not self._matches_call(row, foreign):
                 continue
+            self._used_rows.append(row)
             values = {word: foreign.pop(word) for word in words}
             is_same = _is_one_of(values[words[0]], row.noop)
             is_supported = is_same or row.replacement is not None
@@ -406,8 +447,41 @@ class _Call:
             values_by_name = {**defaults, **self._user_arguments, **self.replacements, **values}
             for name, tree in row.replacing_arguments.items():
                 used_names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+                self._needs_rate |= "learning_rate" in used_names and "learning_rate" not in {
+                    **self._user_arguments,
+                    **self.replacements,
+                }
                 replaces = name in used_names or name in row.conditions
                 self._set_argument(name, self._evaluate(tree, values_by_name), replaces)
+
+    def _add_habits(self):
+        """Adds what the optimizers of other packages compute otherwise, whatever is passed."""
+        for habit in HABITS:
+            if not self._has_habit(habit):
+                continue
+            values = {**self._user_arguments, **self.replacements}
+            for name, value in habit.arguments.items():
+                present = values.get(name)
+                if present is None:
+                    new = value
+                elif type(present) is dict and type(value) is dict:
+                    new = {**present, **{key: value[key] for key in value if key not in present}}
+                else:
+                    new = present
+                if new is not present and new != present:
+                    self.replacements[name] = new
+                    self._notes[habit.note] = None
+
+    def _has_habit(self, habit: Habit) -> bool:
+        """Returns whether the user's call, by its arguments, is one of the habit's packages."""
+        packages = {row.packages for row in self._used_rows}
+        words = {word for row in self._used_rows for word in row.conditions}
+        return (
+            any(base.__name__ in habit.classes for base in self._cls.__mro__)
+            and not packages.isdisjoint(habit.packages)
+            and packages.isdisjoint(habit.unless_packages)
+            and words.isdisjoint(habit.unless)
+        )
 
     def _label(self, word: str, row: Word, value: Any, is_same: bool) -> str:
         """Returns what the error says in brackets of an argument of another package.
@@ -539,8 +613,19 @@ class _Call:
                     if are_numbers and denominator
                     else Code(_HIDDEN)
                 )
+            case ast.BinOp(left, ast.Sub(), right):
+                minuend, subtrahend = value_of(left), value_of(right)
+                if Code in (type(minuend), type(subtrahend)):
+                    return _compose_code("{} - {}", minuend, subtrahend)
+                are_steps = type(minuend) is type(subtrahend) is int
+                return minuend - subtrahend if are_steps else Code(_HIDDEN)
             case ast.Call(function, items):
-                name = ast.unparse(function).replace("keras", value_of(ast.Name("keras")), 1)
+                name = ast.unparse(function)
+                if name.startswith("tf_lamb.keras."):
+                    host = frontends.of(self._cls).host.__name__
+                    name = name.replace("keras", host, 1)
+                else:
+                    name = name.replace("keras", value_of(ast.Name("keras")), 1)
                 return Code(f"{name}({', '.join(short_code(value_of(item)) for item in items)})")
         raise NotImplementedError(ast.unparse(tree))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tf_lamb.core import rules
+from tf_lamb.core.messages import join_words
 
 
 class Word(NamedTuple):
@@ -62,6 +63,35 @@ class Word(NamedTuple):
         return {str(item.arg): item.value for item in _parse_call(self.replacement or "").keywords}
 
 
+class Habit(NamedTuple):
+    """Holds what an optimizer of other packages computes otherwise, whatever its arguments are.
+
+    Attributes:
+        packages: The packages, as in `Word.packages`. A call has the habit if a row for one of its
+            arguments is of exactly these packages.
+        classes: The names of this package's optimizers that the habit is for.
+        replacement: The arguments that compute so, written as in a call. The call gets those that
+            it does not have.
+        note: A sentence on the habit.
+        unless: Arguments whose rows settle the matter; with one of them the call stays as it is.
+        unless_packages: Packages that do not have the habit; with an argument of theirs the call
+            stays as it is. Defaults to none.
+    """
+
+    packages: tuple[str, ...]
+    classes: tuple[str, ...]
+    replacement: str
+    note: str
+    unless: tuple[str, ...] = ()
+    unless_packages: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Name of each argument in `replacement` -> its value."""
+        keywords = _parse_call(self.replacement).keywords
+        return {str(item.arg): ast.literal_eval(item.value) for item in keywords}
+
+
 def _parse_call(text: str) -> ast.Call:
     """Parses the text of a call's arguments, such as "lr, eps=1e-6", into a syntax tree."""
     call = ast.parse(f"f({text})", mode="eval").body
@@ -104,18 +134,39 @@ _WITH_VELOCITY = _optimizers_where(
 )
 _WITH_RATIO = _optimizers_where(lambda rule: rule.always_has_ratio)
 _WITH_BOUNDS = _optimizers_where(lambda rule: "bounds" in rule.hyper)
+_WITHOUT_BOUNDS = _optimizers_where(lambda rule: "bounds" not in rule.hyper)
 _WITHOUT_RATIO = _optimizers_where(lambda rule: not rule.always_has_ratio)
 _MATRICES = ("Muon", "SOAP")  # the optimizers that update matrices in their own way
 
 _TORCH = "torch"
 _KERAS_MUON = "Keras's Muon"
+_TORCH_MUON = "torch's Muon"
+_JORDAN = "Jordan's Muon"
+_TORCH_AND_JORDAN = "Muon of torch and of Jordan"
+_TORCH_AND_OPTAX = "Muon of torch and of optax"
 _XLA = "XLA compiles the update as one program."
+_CLIPS_OF_RATIO = (
+    "trust_ratio_clip", "clip_trust_ratio", "max_trust_ratio", "trust_ratio_max",
+    "trust_ratio_clipping",
+)  # fmt: skip
 _PARAMETERS = "The model gives its variables in `compile`, or you in `build`."
 _TIMM_CLIPS = "Without max_grad_norm timm clips, too, as global_clipnorm=1.0 does."
 _REGEXES = "What a mask leaves out is a list of regexes here, searched in paths, or this group."
 _ONE_DECAY = (
     "One weight_decay is for all variables, and Adam's follow Adam's rate; what shall not decay "
     "goes into exclude_from_weight_decay. Keras's Muon decays by 0.004 where nothing is given."
+)
+_ONE_DECAY_OF_ADAM = (
+    "One weight_decay is for all variables here, and that one is AdamW's alone: pass weight_decay, "
+    "and put what shall not decay into exclude_from_weight_decay."
+)
+_ADAMS = "Betas are AdamW's, which updates what is no matrix: matrices have momentum alone."
+_SHAPE = "Their Muon scales steps by the shape, as this form does. Without it AdamW's rate serves."
+# What `arguments.py` says of `ns_steps`, which several packages have, if nothing else in a call
+# tells whose it is.
+SCALES_OF_NS_STEPS = (
+    "torch (decay 0.1 by default), Jordan and optax scale steps by the shape: add 'update_scale': "
+    "'shape' to form for theirs; Keras (decay 0.004 by default) scales them as without it."
 )
 _L2 = (
     "There decay is part of the gradient: give the layers "
@@ -173,12 +224,11 @@ QUALIFIERS = {
 WORDS = (
     # -- learning rate and decay
     Word(
-        "lr, adjust_lr_fn='match_rms_adamw'", "torch's Muon", "learning_rate=lr", "", ("Muon",)
+        "lr, adjust_lr_fn='match_rms_adamw'", _TORCH_MUON, "learning_rate=lr", "", ("Muon",)
     ),
     Word(
-        "lr", "Muon of torch and of Jordan", "learning_rate=lr, form={'update_scale': 'shape'}",
-        "Their Muon scales steps by the shape, as this form does. Without it AdamW's rate serves.",
-        ("Muon",),
+        "lr", _TORCH_AND_JORDAN, "learning_rate=lr, form={'update_scale': 'shape'}",
+        _SHAPE, ("Muon",),
     ),
     Word("lr", "torch, timm, apex, old Keras", "learning_rate=lr"),
     Word(
@@ -215,8 +265,24 @@ WORDS = (
         }.items()
     ),
     *(
+        Word(
+            f"{warmup}, {total}, learning_rate", packages,
+            f"learning_rate=tf_lamb.keras.schedules.Warmup({warmup}, "
+            f"keras.optimizers.schedules.PolynomialDecay(learning_rate, {total} - {warmup}, 0.0))",
+            "The rate goes up in the first steps, and then down to 0 at the last.",
+        )
+        for warmup, total, packages in (
+            ("num_warmup_steps", "num_train_steps", "BERT, Model Garden"),
+            ("num_warmup_steps", "num_training_steps", "Hugging Face"),
+            ("warmup_steps", "total_steps", ""),
+            ("warmup_steps", "train_steps", ""),
+        )
+    ),
+    *(
         Word(name, packages, None, _SCHEDULE, noop=(None,))
         for name, packages in {
+            "num_warmup_steps": "BERT, Hugging Face", "num_train_steps": "BERT, Model Garden",
+            "num_training_steps": "Hugging Face", "train_steps": "Model Garden",
             "warmup_steps": "Hugging Face", "warmup_ratio": "Hugging Face",
             "warmup_proportion": "TensorFlow Addons", "warmup_num_steps": "DeepSpeed",
             "warmup_epochs": "timm", "warmup_lr": "timm", "min_lr": "timm, TensorFlow Addons",
@@ -257,13 +323,18 @@ WORDS = (
         "betas", "torch, timm, apex", "momentum=betas[0]", _NO_SECOND_MOMENT,
         _WITH_VELOCITY,
     ),
+    Word("betas", "torch, timm, apex", "beta_1=betas[0], beta_2=betas[1]", _ADAMS, ("Muon",)),
     Word("betas", "torch, timm, apex", "beta_1=betas[0], beta_2=betas[1]"),
     Word("b1", "optax", "momentum=b1", "", _WITH_VELOCITY),
     Word("b2", "optax", None, _NO_SECOND_MOMENT, _WITH_VELOCITY),
+    Word("b1", "optax", "beta_1=b1", _ADAMS, ("Muon",)),
+    Word("b2", "optax", "beta_2=b2", _ADAMS, ("Muon",)),
     Word("b1", "optax", "beta_1=b1"),
     Word("b2", "optax", "beta_2=b2"),
     Word("beta1", "paddle, MXNet", "momentum=beta1", "", _WITH_VELOCITY),
     Word("beta2", "paddle, MXNet", None, _NO_SECOND_MOMENT, _WITH_VELOCITY),
+    Word("beta1", "paddle, MXNet", "beta_1=beta1", _ADAMS, ("Muon",)),
+    Word("beta2", "paddle, MXNet", "beta_2=beta2", _ADAMS, ("Muon",)),
     Word("beta1", "paddle, MXNet", "beta_1=beta1"),
     Word("beta2", "paddle, MXNet", "beta_2=beta2"),
     Word("beta", "", "momentum=beta", "", _WITH_VELOCITY),
@@ -275,7 +346,7 @@ WORDS = (
     Word("mom", "fastai", "momentum=mom"),
     Word("momentum_decay", "", "beta_1=momentum_decay", _NO_MOMENTUM, _WITH_MOMENTS),
     Word("momentum_decay", "", "momentum=momentum_decay", _NO_MOMENTUM),
-    Word("eps", "torch, timm, apex, optax", "epsilon=eps",
+    Word("eps", _TORCH_AND_OPTAX, "epsilon=eps",
          "It is AdamW's. That of Newton-Schulz, which torch's Muon calls so, is 1e-7.", ("Muon",)),
     Word("eps", "torch, timm, apex, optax", "epsilon=eps"),
     Word(
@@ -287,8 +358,9 @@ WORDS = (
         "Epsilon here stands outside of the root: pass epsilon.", noop=(False,),
     ),
     Word("debias=False", "torch_optimizer", "bias_correction=False", "", ("LAMB",)),
-    Word("debias", "torch_optimizer", "bias_correction=False",
-         "Its correction is on the rate: see `Corrected` in docs/other_lambs.md.",
+    Word("debias", "torch_optimizer", "",
+         "Both moments are corrected here, and there the rate, after the ratio: for the same steps "
+         "pass bias_correction=False, and `Corrected` of docs/other_lambs.md as learning_rate.",
          ("LAMB",)),
     Word("correct_bias", "Vyas' SOAP", None, "Bias is always corrected.", ("SOAP",), noop=(True,)),
     Word(
@@ -347,13 +419,13 @@ WORDS = (
         }.items()
         for name, packages in {
             "trust_coefficient": "LARS, optax", "trust_coeff": "timm", "lars_coeff": "paddle",
-            "eeta": "Model Garden, MLPerf", "tcoef": "",
+            "eeta": "Model Garden, MLPerf", "tcoef": "", "trust_coef": "",
         }.items()
     ),
     Word("eta", "others' LARS", None,
          "It is the trust coefficient, which only LARS has; a rate is called learning_rate.",
          ("LAMB", "LANS", *_WITHOUT_RATIO)),
-    Word("tcoef", "", "trust_coefficient=tcoef"),
+    *(Word(name, "", f"trust_coefficient={name}") for name in ("tcoef", "trust_coef")),
     Word("classic_momentum=True", "Model Garden", "form={'denominator': 'norm_of_sum'}",
          "", ("LARS",)),
     Word("classic_momentum=False", "Model Garden",
@@ -363,6 +435,20 @@ WORDS = (
     Word(
         "trust_clip", "timm", "bounds={'trust_ratio': (0, 1)}", _TIMM_CLIPS, ("LAMB",),
         noop=(False,),
+    ),
+    *(
+        Word(f"{name}=True", "", "bounds={'trust_ratio': (0, 1)}", "", _WITH_BOUNDS)
+        for name in _CLIPS_OF_RATIO
+    ),
+    *(
+        Word(name, "", f"bounds={{'trust_ratio': (0, {name})}}", "", _WITH_BOUNDS,
+             noop=(False, None))
+        for name in _CLIPS_OF_RATIO
+    ),
+    *(
+        Word(name, "", None, f"{join_words(_WITH_BOUNDS)} have bounds of a trust ratio.",
+             _WITHOUT_BOUNDS, noop=(False, None))
+        for name in _CLIPS_OF_RATIO
     ),
     Word("clip", "apex's LARC", "form={'momentum': 'mixed', 'clip': clip}", "", ("LARS",)),
     Word("larc", "", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",), noop=(False,)),
@@ -459,9 +545,9 @@ WORDS = (
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
          ("Muon",)),
-    Word("backend_steps", "Jordan's Muon", "form={'newton_schulz_steps': backend_steps}", "",
+    Word("backend_steps", _JORDAN, "form={'newton_schulz_steps': backend_steps}", "",
          ("Muon",)),
-    Word("ns_coefficients", "torch", "form={'coefficients': ns_coefficients}", "", ("Muon",),
+    Word("ns_coefficients", _TORCH_MUON, "form={'coefficients': ns_coefficients}", "", ("Muon",),
          noop=((3.4445, -4.775, 2.0315),)),
     Word("ns_coeffs", "optax", "form={'coefficients': ns_coeffs}", "", ("Muon",),
          noop=((3.4445, -4.775, 2.0315),)),
@@ -482,8 +568,9 @@ WORDS = (
     Word("rms_rate", _KERAS_MUON, None,
          "It is 0.2 here. For another multiply learning_rate by rms_rate / 0.2, and divide "
          "weight_decay and the fallback_lr_scale of form by that.", ("Muon",), noop=(0.2,)),
-    Word("adjust_lr_fn='match_rms_adamw'", "torch", "form={'update_scale': 'rms'}", "", ("Muon",)),
-    Word("adjust_lr_fn", "torch", "form={'update_scale': 'shape'}", "", ("Muon",)),
+    Word("adjust_lr_fn='match_rms_adamw'", _TORCH_MUON, "form={'update_scale': 'rms'}", "",
+         ("Muon",)),
+    Word("adjust_lr_fn", _TORCH_MUON, "form={'update_scale': 'shape'}", "", ("Muon",)),
     Word("consistent_rms=None", "optax", "form={'update_scale': 'shape'}", "", ("Muon",)),
     Word("consistent_rms", "optax", None, "It is 0.2 here, Moonlight's.", ("Muon",), noop=(0.2,)),
     Word("adaptive", "optax", None, "A step is not scaled by the dual norm.", ("Muon",),
@@ -495,7 +582,7 @@ WORDS = (
         Word(name, packages, f"form={{'fallback_lr_scale': {name} / learning_rate}}", "",
              ("Muon",), noop=(None,))
         for name, packages in {
-            "adamw_lr": "Jordan's Muon", "adam_learning_rate": "optax", "adam_lr": "",
+            "adamw_lr": _JORDAN, "adam_learning_rate": "optax", "adam_lr": "",
             "adamw_learning_rate": "", "aux_lr": "", "aux_learning_rate": "", "lr_adam": "",
             "lr_adamw": "",
         }.items()
@@ -503,26 +590,26 @@ WORDS = (
     Word("adam_weight_decay, weight_decay=None", _KERAS_MUON, "weight_decay=adam_weight_decay",
          _ONE_DECAY, ("Muon",)),
     Word("adam_weight_decay", _KERAS_MUON, "", _ONE_DECAY, ("Muon",)),
-    Word("adamw_wd", "Jordan's Muon", "", _ONE_DECAY, ("Muon",)),
-    Word("adamw_weight_decay", "", "", _ONE_DECAY, ("Muon",)),
-    Word("muon_params", "Jordan's Muon", "", _MUON_PICKS, ("Muon",)),
-    Word("adamw_params", "Jordan's Muon", "", _MUON_PICKS, ("Muon",)),
-    Word("use_muon", "Jordan's Muon", None, _MUON_PICKS, ("Muon",), noop=(True,)),
+    Word("adamw_wd", _JORDAN, "", _ONE_DECAY_OF_ADAM, ("Muon",)),
+    Word("adamw_weight_decay", "", "", _ONE_DECAY_OF_ADAM, ("Muon",)),
+    Word("muon_params", _JORDAN, "", _MUON_PICKS, ("Muon",)),
+    Word("adamw_params", _JORDAN, "", _MUON_PICKS, ("Muon",)),
+    Word("use_muon", _JORDAN, None, _MUON_PICKS, ("Muon",), noop=(True,)),
     Word("muon_weight_dimension_numbers", "optax", None,
          "The axes of a matrix are in treatments, such as {'mixer/kernel': {'rows': 0}}.",
          ("Muon",), noop=(None,)),
     Word("preconditioning", "optax", None,
          "A matrix is divided by its Frobenius norm before the Newton-Schulz steps.", ("Muon",),
          noop=("frobenius",)),
-    Word("backend", "Jordan's Muon", None, "Matrices are orthogonalized by Newton-Schulz steps.",
+    Word("backend", _JORDAN, None, "Matrices are orthogonalized by Newton-Schulz steps.",
          ("Muon",), noop=("newtonschulz5",)),
     Word("adam_beta_1", _KERAS_MUON, "beta_1=adam_beta_1", "", ("Muon",)),
     Word("adam_beta_2", _KERAS_MUON, "beta_2=adam_beta_2", "", ("Muon",)),
     Word("adam_b1", "optax", "beta_1=adam_b1", "", ("Muon",)),
     Word("adam_b2", "optax", "beta_2=adam_b2", "", ("Muon",)),
-    Word("adamw_betas", "Jordan's Muon", "beta_1=adamw_betas[0], beta_2=adamw_betas[1]", "",
+    Word("adamw_betas", _JORDAN, "beta_1=adamw_betas[0], beta_2=adamw_betas[1]", "",
          ("Muon",)),
-    Word("adamw_eps", "Jordan's Muon", "epsilon=adamw_eps", "", ("Muon",)),
+    Word("adamw_eps", _JORDAN, "epsilon=adamw_eps", "", ("Muon",)),
     Word("per_head_muon", "DeepSpeed", "form={'heads': 'each'}", "", ("Muon",), noop=(False,)),
     Word("split_qkv_per_head", "Megatron's Muon", "form={'heads': 'each'}", "", ("Muon",),
          noop=(False,)),
@@ -532,6 +619,19 @@ WORDS = (
     # -- SOAP
     Word("shampoo_beta", "Vyas' SOAP", None, "The factors decay by beta_2.", ("SOAP",),
          noop=(-1,)),
+    *(
+        Word(name, "", None, "The factors decay by beta_2, and the moments by beta_1 and beta_2.",
+             ("SOAP",))
+        for name in ("hidden_beta", "precond_beta", "preconditioner_beta", "factor_beta")
+    ),
+    *(
+        Word(name, packages, None,
+             "The bases are renewed every precondition_frequency steps, which is 1 divided by the "
+             "probability.", ("SOAP",))
+        for name, packages in {
+            "preconditioner_update_probability": "PSGD", "precond_update_prob": "",
+        }.items()
+    ),
     Word("merge_dims", "Vyas' SOAP", None,
          "Kernels of more axes are matrices already: `tf_lamb.describe` shows which.", ("SOAP",),
          noop=(False,)),
@@ -626,7 +726,7 @@ WORDS = (
         Word(name, packages, "", _DISTRIBUTION)
         for name, packages in {
             "cuda_aware": "DeepSpeed's 1-bit Lamb", "comm_backend_name": "DeepSpeed's 1-bit Lamb",
-            "rank": "Jordan's Muon", "world_size": "Jordan's Muon",
+            "rank": _JORDAN, "world_size": _JORDAN,
         }.items()
     ),
     Word("use_locking", "TensorFlow 1", "", "A step takes no locks."),
@@ -653,6 +753,29 @@ WORDS = (
         for key in ("trust_ratio", "weight_norm")
     ),
 )  # fmt: skip
+
+
+# What marks a call as that of a Muon whose steps are scaled by the shape.
+_SHAPED = (_JORDAN, _TORCH_MUON, _TORCH_AND_JORDAN, _TORCH_AND_OPTAX, "optax's Muon", "optax",
+           _TORCH)  # fmt: skip
+HABITS = (
+    Habit(_SHAPED, ("Muon",), "form={'update_scale': 'shape'}", _SHAPE,
+          ("adjust_lr_fn", "consistent_rms", "rms_rate"), (_KERAS_MUON,)),
+    Habit(("optax",), ("LAMB", "LARS"), "exclude_from_layer_adaptation=[]",
+          "optax adapts what does not decay, too, as this empty list does."),
+    Habit(("optax",), ("LARS",), "form={'denominator': 'norm_of_sum'}",
+          "The ratio of optax divides by the norm of the sum, as this form does."),
+)  # fmt: skip
+
+# Name of an optimizer of this package -> packages, as in `Word.packages` -> the weight decay of
+# their optimizer if none is passed. Those with 0, as here, are left out.
+DEFAULT_DECAYS = {
+    "LAMB": {"apex": 0.01, "timm": 0.01, "timm, apex": 0.01, "paddle": 0.01},
+    "LARS": {"paddle": 0.0005, "MLPerf": 0.0001},
+    "LANS": {"LANS of its authors": 0.01},
+    "Muon": {_TORCH_MUON: 0.1, _KERAS_MUON: 0.004},
+    "SOAP": {"Vyas' SOAP": 0.01},
+}
 
 
 def is_known(name: str) -> bool:
