@@ -432,6 +432,38 @@ def test_what_changes_and_why_something_cannot_be_had_is_said(call, said):
     assert said in error_of(call)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("LAMB(weight_decay_mode='adamw')", "not 'adamw'. Did you mean 'decoupled'?"),
+        ("LAMB(weight_decay_mode='updates')", "Did you mean 'update'?"),
+        ("LAMB(treatments={'bias': {'lr': 0.1}})",
+         "Did you mean 'rate', a factor of the optimizer's rate?"),
+        ("LAMB(treatments={'bias': {'slice': 0}})", "Did you mean 'slices'?"),
+        ("LAMB(bounds={'trust': (0, 1)})", "Did you mean 'trust_ratio'?"),
+        ("LAMB(bounds={'norm': (0, 1)})", "Did you mean 'weight_norm'?"),
+        ("LAMB(dtypes={'slot': 'bfloat16'})", "Did you mean 'slots'?"),
+        ("LAMB(dtypes={'slots': 'bf16'})", "Did you mean 'bfloat16'?"),
+        ("LARS(form={'momentum': 'heavy'})", "not 'heavy'. Did you mean 'inside'?"),
+        ("LARS(form={'momntum': 'inside'})", "Did you mean 'momentum'?"),
+        ("LARS(form={'trust_clip': True})", "Did you mean 'clip'?"),
+        ("LARS(form={'denominator': 'norm_of_sums'})", "Did you mean 'norm_of_sum'?"),
+        ("Muon(form={'ns_steps': 6})", "Did you mean 'newton_schulz_steps'?"),
+        ("Muon(form={'backend_steps': 6})", "Did you mean 'newton_schulz_steps'?"),
+        ("Muon(form={'adam_lr_ratio': 0.1})", "Did you mean 'fallback_lr_scale'?"),
+        ("Muon(form={'update_scale': 'match_rms_adamw'})", "Did you mean 'rms'?"),
+        ("SOAP(form={'onesided': True})", "Did you mean 'one_sided'?"),
+        ("LAMB(bounds={'ns_steps': 6})", "'weight_norm', 'trust_ratio'."),
+        ("LAMB(weight_decay_mode='colour')", "not 'colour'."),
+        ("LAMB(bounds={1: (0, 1)})", "bounds has no 1: its keys are 'weight_norm', 'trust_ratio'."),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_or_value_is_answered_with_the_one_that_was_meant(call, said):
+    with pytest.raises(ValueError) as caught:
+        eval(call, dict(NAMES))
+    assert str(caught.value).endswith(said)
+
+
 @every_frontend
 def test_a_schedule_is_of_the_keras_that_asks(frontend):
     names = {"LAMB": FRONTENDS[frontend][1].LAMB}

@@ -61,6 +61,44 @@ CHOICES = {
 }
 
 
+# Name of an argument -> what other packages say -> the value that means the same here.
+_VALUES_ELSEWHERE = {
+    "weight_decay_mode": {
+        "adamw": "decoupled", "keras": "decoupled", "outside": "decoupled", "paper": "update",
+        "inside": "update", "lamb": "update",
+    },
+    "form['momentum']": {
+        "heavy": "inside", "heavy_ball": "inside", "classic": "inside", "paper": "inside",
+        "keras": "inside", "torch": "outside", "popular": "outside", "timm": "mixed",
+        "larc": "mixed", "apex": "mixed",
+    },
+    "form['update_scale']": {
+        "match_rms_adamw": "rms", "moonlight": "rms", "keras": "rms", "original": "shape",
+        "torch": "shape", "optax": "shape",
+    },
+    "form['coefficients']": {"newtonschulz5": "jordan", "default": "jordan"},
+    "dtypes['slots']": {"bf16": "bfloat16", "half": "bfloat16", "fp32": "float32"},
+    "dtypes['masters']": {"fp32": "float32"},
+    "dtypes['products']": {"bf16": "bfloat16", "fp32": "float32"},
+    "on_nonfinite": {"ignore": "propagate", "error": "raise", "none": "propagate"},
+}  # fmt: skip
+# What other packages say -> the key, of whichever dict has it, that means the same here.
+_KEYS_ELSEWHERE = {
+    "ns_steps": "newton_schulz_steps", "backend_steps": "newton_schulz_steps",
+    "steps": "newton_schulz_steps", "ns_coefficients": "coefficients", "ns_coeffs": "coefficients",
+    "adam_lr_ratio": "fallback_lr_scale", "adamw_lr_ratio": "fallback_lr_scale",
+    "adjust_lr_fn": "update_scale", "scale": "update_scale", "per_head_muon": "heads",
+    "trust_clip": "clip", "larc": "clip", "clamp_value": "weight_norm", "lr": "rate",
+    "learning_rate": "rate", "lr_mult": "rate", "lr_scale": "rate", "lr_multiplier": "rate",
+    "multiplier": "rate", "mu_dtype": "slots", "accumulator_dtype": "slots", "state": "slots",
+    "master_weights": "masters", "ratio": "trust_ratio",
+}  # fmt: skip
+# Key -> what is said of it where it is probably meant.
+_EXPLANATIONS = {"rate": ", a factor of the optimizer's rate"}
+# The least similarity, as `difflib` computes it, of a misspelt name and the right one.
+_MIN_SIMILARITY = 0.75
+
+
 def number(name: str, value, interval: str = "") -> float:
     """Returns the value as a finite float.
 
@@ -115,12 +153,33 @@ def choice(name: str, value) -> str:
         value: Its value.
 
     Raises:
-        ValueError: if it is not one of these values; the error lists them.
+        ValueError: if it is not one of these values; the error lists them, and names the one that
+            was probably meant.
     """
     if not isinstance(value, str) or value not in CHOICES[name]:
         choices_text = ", ".join(map(repr, CHOICES[name]))
-        raise ValueError(f"{name} must be one of {choices_text}, not {value!r}.")
+        meant = _meant_text(value, CHOICES[name], _VALUES_ELSEWHERE.get(name, {}))
+        raise ValueError(f"{name} must be one of {choices_text}, not {value!r}.{meant}")
     return value
+
+
+def _meant_text(value, candidates: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """Returns " Did you mean ...?" with the name that a wrong one stands for; "" if there is none.
+
+    Args:
+        value: The wrong name, or a value that is no name.
+        candidates: The right names.
+        elsewhere: What other packages say -> one of the right names.
+    """
+    if not isinstance(value, str):
+        return ""
+    text = value.lower()
+    match = elsewhere.get(text)
+    if match not in candidates:
+        parts = [name for name in candidates if len(text) > 2 and text in name]
+        match = next(iter(difflib.get_close_matches(text, candidates, 1, _MIN_SIMILARITY)), None)
+        match = match or (parts[0] if len(parts) == 1 else None)
+    return f" Did you mean {match!r}{_EXPLANATIONS.get(match, '')}?" if match else ""
 
 
 def bounds(name: str, value) -> Interval:
@@ -299,7 +358,8 @@ def _check_keys(name, value, keys: Collection[str]) -> Mapping:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} takes a dict with some of the keys {keys_text}, not {value!r}.")
     if unknown := [key for key in value if key not in keys]:
-        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {keys_text}.")
+        meant = _meant_text(unknown[0], keys, _KEYS_ELSEWHERE)
+        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {keys_text}.{meant}")
     return value
 
 
