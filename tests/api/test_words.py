@@ -536,8 +536,10 @@ def test_a_call_that_is_refused_is_not_recommended(call, said):
         ("Muon(1e-3, ns_steps=6, rank=0)", "for theirs"),
         ("LARS(0.1, trust_coef=0.001)", "timm"),
         ("LARS(0.1, betas=(0.9, 0.99))", "AdamW"),
+        ("Muon(learning_rate=1e-3, lr=0.1, adjust_lr_fn='match_rms_adamw')",
+         "'adjust_lr_fn' (torch's Muon; "),
     ],
-)
+)  # fmt: skip
 def test_what_is_of_another_source_is_not_said(call, unsaid):
     assert unsaid not in error_of(call)
 

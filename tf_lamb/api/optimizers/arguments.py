@@ -495,7 +495,8 @@ class _Call:
         own = join_words(row.replacing_arguments) if row.replacement else ""
         name = self._cls.__name__
         # A name that only some classes replace by another one is that of an argument elsewhere.
-        calls_it = f"{name} calls it {own}" if row.classes and row.is_renaming else ""
+        is_renamed = row.is_renaming and ast.unparse(row.replacing_arguments[own]) == word
+        calls_it = f"{name} calls it {own}" if row.classes and is_renamed else ""
         if is_same:
             calls_it = f"{short_code(value)} is what {name} does without it"
         if not row.packages:
