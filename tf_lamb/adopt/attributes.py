@@ -10,6 +10,7 @@ from typing import NamedTuple
 import libcst as cst
 from libcst import matchers
 
+from tf_lamb.adopt.aggregation import SUMMED
 from tf_lamb.adopt.holders import Holders
 from tf_lamb.adopt.reading import Script
 
@@ -53,8 +54,6 @@ _SLOTS = {"'momentum'": "'v'", '"momentum"': '"v"'}
 _ARGUMENTS = {"lr": "learning_rate", "weight_decay_rate": "weight_decay"}
 _TRAINED_VARIABLE = re.compile(r"[\w.]+\.trainable_(?:variables|weights)\[(\d+)\]")
 _REMOVED_ARGUMENTS = ("experimental_aggregate_gradients", "skip_gradients_aggregation", "name")
-# The values with which they say that the script has summed the gradients over the replicas.
-_SUMMED = {"experimental_aggregate_gradients": "False", "skip_gradients_aggregation": "True"}
 _MODEL = re.compile(r"(?:^|[._])(?:model|net|network)$", re.IGNORECASE)
 # Attribute -> the type of the number that it holds.
 _NUMBERS = {"iterations": "int", "learning_rate": "float", "lr": "float", "_decayed_lr": "float"}
@@ -123,15 +122,16 @@ class Attributes:
             self._add(node, f"{lack}: write {new_code}")
 
     def _see_arguments(self, node: cst.Attribute, call: cst.Call):
-        """Adds a note for each argument of `apply_gradients` that Keras 3 does not have."""
+        """Adds a note for each argument of `apply_gradients` that Keras 3 does not have.
+
+        `Aggregation` sees the arguments that say that the script has made the sum over replicas.
+        """
         code = self._script.code_of(node)
         for argument in call.args:
             name = argument.keyword.value if argument.keyword else ""
-            if name in _REMOVED_ARGUMENTS:
-                text = f"{code} has no argument {name} in Keras 3: leave it out"
-                if self._script.code_of(argument.value) == _SUMMED.get(name):
-                    text += ", and your sum over the replicas, too, which the optimizer makes"
-                self._add(node, text)
+            is_summed = self._script.code_of(argument.value) == SUMMED.get(name)
+            if name in _REMOVED_ARGUMENTS and not is_summed:
+                self._add(node, f"{code} has no argument {name} in Keras 3: leave it out")
 
     def _lack(self, name: str, code: str) -> str:
         """Returns the words that the script's Keras lacks an attribute; "" if it has it.

@@ -5,6 +5,7 @@ import re
 import libcst as cst
 from libcst import matchers
 
+from tf_lamb.adopt.aggregation import Aggregation
 from tf_lamb.adopt.attributes import Attributes
 from tf_lamb.adopt.building import Building
 from tf_lamb.adopt.holders import Holders
@@ -82,6 +83,8 @@ class Continuing:
         holders, has_strategy = Holders(self._script, set(calls) or all_calls), self._has_strategy()
         if calls and has_strategy:
             Building(self._script, holders, calls, self._updates, self._builds).add()
+        if calls:
+            Aggregation(self._script, holders, calls).add()
         Attributes(self._script, holders, has_strategy, is_keras_3=bool(calls)).add_notes()
         if self._checkpoints and self._methods & _RESTORES:
             self._script.add_note(

@@ -3,7 +3,7 @@
 The commas, comments and quotes of the old code are kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import libcst as cst
 
@@ -81,10 +81,31 @@ def new_arguments(
         layout.place(new_items, argument.comma)
     if not node.args:
         return [*unplaced.values()]
-    last = node.args[-1]
+    return _finished(layout, unplaced.values(), node.args[-1])
+
+
+def with_argument(node: cst.Call, name: str, code: str) -> cst.Call:
+    """Returns a call with one more argument at its end, in the layout of the others."""
+    added = cst.Arg(cst.parse_expression(code), cst.Name(name), _EQUAL_SIGN)
+    if not node.args:
+        return node.with_changes(args=[added])
+    layout = _Layout(node.args, node.whitespace_before_args)
+    for argument in node.args:
+        layout.place([argument], argument.comma)
+    return node.with_changes(args=_finished(layout, [added], node.args[-1]))
+
+
+def _finished(layout: "_Layout", added: Iterable[cst.Arg], last: cst.Arg) -> list[cst.Arg]:
+    """Returns the arguments of a layout and those that are added, with the end of the old call.
+
+    Args:
+        layout: The layout, in which all other arguments are placed.
+        added: The arguments that are added after them.
+        last: The last argument of the old call.
+    """
     has_comma = isinstance(last.comma, cst.Comma)
     end = last.comma.whitespace_after if has_comma else last.whitespace_after_arg
-    items, end = layout.finish(unplaced.values(), end)
+    items, end = layout.finish(added, end)
     items = [item.with_changes(whitespace_after_arg=cst.SimpleWhitespace("")) for item in items]
     if items and has_comma:
         items[-1] = items[-1].with_changes(comma=last.comma.with_changes(whitespace_after=end))
