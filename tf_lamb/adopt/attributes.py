@@ -143,13 +143,10 @@ class Attributes:
         way = (_PROPERTIES | _METHODS).get(name)
         if way is None or (way.is_in_tf_keras and not self._is_keras_3):
             return ""
-        if not self._is_keras_3:
-            return f"tf_keras has no {code}"
-        return (
-            f"Keras 3 has no {code}"
-            if way.is_in_tf_keras
-            else f"neither Keras 3 nor tf_keras has {code}"
-        )
+        host, other = ("Keras 3", ", nor has tf_keras") if self._is_keras_3 else ("tf_keras", "")
+        if way.is_in_tf_keras:
+            return f"{host} has no {code}"
+        return f"{host} has no {code}{other} outside of its legacy optimizers"
 
     def _instead_of_call(self, node: cst.Attribute, call: cst.Call) -> str:
         """Returns what to write for a call of a method of an old optimizer."""
