@@ -169,10 +169,13 @@ def test_what_the_arguments_do_not_change_is_not_said():
         ("print(f'{keras.optimizers.Lamb()}')", "it stands in an f-string"),
         ("KINDS = {'big': keras.optimizers.Lamb}", "is named without a call"),
         ("class Mine(keras.optimizers.Lamb): pass", "is named without a call"),
-        ("model.compile('muon')", "left as it is: 'muon'"),
-        ("getattr(keras.optimizers, 'Lamb')(1e-3)", "left as it is: 'Lamb'"),
+        ("class Mine(keras.optimizers.Lamb): pass", "write tf_lamb.keras.LAMB, and its arguments"),
+        ("keras.optimizers.Lamb.from_config(c)", "config of tf_lamb write tf_lamb.keras.LAMB"),
+        ("model.compile('muon')", "'muon' is left as it is, because it is a text: if it selects "
+         "the optimizer, write tf_lamb.keras.Muon(...)"),
+        ("getattr(keras.optimizers, 'Lamb')(1e-3)", "'Lamb' is left as it is, because it is a te"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
     assert_left(KERAS + left, why)
 
@@ -323,6 +326,19 @@ def test_scripts_of_other_optimizers_stay(other):
 )
 def test_imports_follow(before, after):
     assert adopt(before).code == after
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("Lamb.from_config(config)", "because of line 3"),
+        ("print(Lamb)\nKIND = Lamb", "because of lines 3, 4"),
+        ("Adam()", "because no line here uses it: remove it"),
+    ],
+)
+def test_an_import_that_stays_is_said_with_its_reason(line, reason):
+    code = f"from keras.optimizers import Adam\nfrom keras.optimizers import Lamb\n{line}\n"
+    assert f"line 2: the import of Lamb is left as it is, {reason}" in notes(code).splitlines()
 
 
 def test_an_import_that_went_is_not_said_to_stay():

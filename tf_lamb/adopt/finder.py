@@ -104,7 +104,18 @@ class Finder(cst.CSTVisitor):
                 return  # `_rewrite_call` adds a note on calls
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 return
-            text = f"{script.code_of(node)} is named without a call, and left as it is"
+            code, source = script.code_of(node), SOURCE_BY_NAME[script.full_name(node)]
+            our_class = f"{script.module_for(script.full_name(node))}.{source.peer.family}"
+            if isinstance(parent, cst.Attribute) and parent.attr.value == "from_config":
+                text = (
+                    f"{code}.from_config is left as it is, because its config may be of "
+                    f"{source.peer.title}: for a config of tf_lamb write {our_class}.from_config"
+                )
+            else:
+                text = (
+                    f"{code} is named without a call, and left as it is, because its arguments are "
+                    f"not seen here: write {our_class}, and its arguments where it is called"
+                )
             script.add_note(node, text, is_left=True)
 
     def _rewrite_call(self, node, name, source):

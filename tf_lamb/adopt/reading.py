@@ -211,6 +211,26 @@ class Script:
             )
         )
 
+    def kept_imports(self) -> dict[int, str]:
+        """Returns why each import is kept that has uses which are not replaced, by its line."""
+        texts: dict[int, list[str]] = {}
+        for assignment in self._assignments:
+            kept = {
+                self.positions[access.node].start.line
+                for access in assignment.references
+                if not self.replaced_references.intersection(self._ancestors(access.node))
+            }
+            uses = sorted(kept)
+            lines = f"{'line' if len(uses) == 1 else 'lines'} {', '.join(map(str, uses))}"
+            reason = f"because of {lines}" if uses else "because no line here uses it: remove it"
+            if not uses and assignment.references:
+                reason = "because other files may import it from here: look, and remove it"
+            text = f"the import of {assignment.name} is left as it is, {reason}"
+            for alias in aliases_of(assignment.node):
+                if _bound_name(alias) == assignment.name:
+                    texts.setdefault(self.positions[alias].start.line, []).append(text)
+        return {line: "; ".join(dict.fromkeys(found)) for line, found in texts.items()}
+
     def _ancestors(self, node):
         """Yields a node of the syntax tree, then its parent, and so on up to the root."""
         while node is not None:

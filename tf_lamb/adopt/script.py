@@ -25,7 +25,9 @@ _PACKAGES = {
     "tf_keras",
 }
 _OPTIMIZER_NAMES = {"LAMB", "LARS", "Lamb", "Muon", "tensorflow_addons"}
-_OPTIMIZER_TYPES = {"lamb", "lars", "muon"}
+_FAMILIES = {"lamb": "LAMB", "lars": "LARS", "muon": "Muon"}
+_OPTIMIZER_TYPES = set(_FAMILIES)
+_GARDEN_PACKAGES = {"official", "tensorflow_models"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,8 @@ def _mention_notes(script: Script, new_code: str) -> list[Note]:
         None, script.code.splitlines(), new_code.splitlines(), autojunk=False
     )
     left = {start + i + 1 for start, _, size in matcher.get_matching_blocks() for i in range(size)}
-    mentions_by_line: dict[int, list[str]] = {}
+    imports = script.kept_imports()
+    texts_by_line: dict[int, list[str]] = {}
     for token in tokenize.generate_tokens(io.StringIO(script.code).readline):
         line, column = token.start
         is_name = token.type == tokenize.NAME and token.string in _OPTIMIZER_NAMES
@@ -109,8 +112,22 @@ def _mention_notes(script: Script, new_code: str) -> list[Note]:
         is_ours = re.search(r"\btf_lamb\.([\w.]+\.)?$", token.line[:column])
         is_unnoted = line in left and line not in noted
         if (is_name or is_text) and is_unnoted and not is_ours:
-            mentions_by_line.setdefault(line, []).append(token.string)
+            text = imports.get(line) or f"{token.string} is left as it is{_advice(script, token)}"
+            texts_by_line.setdefault(line, []).append(text)
     return [
-        Note(line, f"left as it is: {', '.join(dict.fromkeys(mentioned))}", is_left=True)
-        for line, mentioned in mentions_by_line.items()
+        Note(line, "; ".join(dict.fromkeys(texts)), is_left=True)
+        for line, texts in texts_by_line.items()
     ]
+
+
+def _advice(script: Script, token: tokenize.TokenInfo) -> str:
+    """Returns why a name or a string is left as it is, and what to write for it."""
+    optimizer_type = _literal_text(token.string).lower()
+    if optimizer_type not in _OPTIMIZER_TYPES:  # the name of a package
+        return ", because it is no optimizer that this package replaces"
+    our_class = f"{script.module_for('')}.{_FAMILIES[optimizer_type]}"
+    if token.type == tokenize.NAME:
+        return f", because its meaning is not certain: if it is the optimizer, write {our_class}"
+    is_type = optimizer_type != "muon" and script.imported_packages & _GARDEN_PACKAGES
+    other = f', or "tf_{optimizer_type}" in a config of the Model Garden' if is_type else ""
+    return f", because it is a text: if it selects the optimizer, write {our_class}(...){other}"
