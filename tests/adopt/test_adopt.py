@@ -134,7 +134,7 @@ def test_the_steps_of_before_are_kept_on_demand(before, after):
         ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay was outside of the trust ratio"),
         (
             "keras.optimizers.Lamb(gradient_accumulation_steps=4)",
-            "schedules and averages count updates here, and micro-batches in Keras",
+            "schedules count updates here, and micro-batches in Keras: divide the steps of",
         ),
         (
             "keras.optimizers.Lamb().exclude_from_weight_decay(var_names=['bias'])",
@@ -147,6 +147,20 @@ def test_the_steps_of_before_are_kept_on_demand(before, after):
 )
 def test_what_is_computed_otherwise_is_said(before, said):
     assert said in notes(KERAS + before)
+
+
+@pytest.mark.parametrize(
+    "arguments, count",
+    [
+        ("gradient_accumulation_steps=2", 1),
+        ("gradient_accumulation_steps=2, use_ema=True", 2),
+        ("gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=4", 3),
+        ("use_ema=True, ema_overwrite_frequency=4", 0),
+    ],
+)
+def test_what_accumulation_changes_is_said_of_what_the_script_has(arguments, count):
+    text = notes(KERAS + f"keras.optimizers.Lamb({arguments})")
+    assert text.count("With gradient_accumulation_steps") == count
 
 
 def test_what_the_arguments_do_not_change_is_not_said():

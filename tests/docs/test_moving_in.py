@@ -83,6 +83,30 @@ def test_what_keras_counts_otherwise():
     assert optimizer.skipped_steps == 1
 
 
+def test_keras_averages_under_accumulation_as_the_page_says():
+    """Each is ours with the power of the momentum, mixed with ours of the update before."""
+    gradients = np.random.default_rng(0).normal(size=12)
+    averaged = {"use_ema": True, "gradient_accumulation_steps": 3}
+    (theirs, _), momentum = sgd(1.0, ema_momentum=0.9, **averaged), 0.9**3
+    keras_weights = list(weights_after(theirs, gradients))
+    ours = [
+        list(weights_after(sgd(1.0, ema_momentum=momentum, **averaged)[1], gradients[:size]))
+        for size in (9, 12)
+    ]
+    np.testing.assert_allclose(keras_weights[:-1], ours[1][:-1], rtol=1e-6)
+    before, after = (weights[-1] for weights in ours)
+    mixed = ((0.9 - momentum) * before + (1 - 0.9) * after) / (1 - momentum)
+    np.testing.assert_allclose(keras_weights[-1], mixed, rtol=1e-5)
+    assert abs(keras_weights[-1] - after) > 0.01
+
+    overwritten = {**averaged, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
+    moves = [
+        [bool(move) for move in np.diff(list(weights_after(optimizer, gradients)))]
+        for optimizer in sgd(1.0, **overwritten)
+    ]
+    assert moves[0][8] and not moves[1][8]  # the first micro-batch of the fourth update
+
+
 BEFORE = [block for block in BLOCKS if block[1].startswith("# before\n")]
 
 

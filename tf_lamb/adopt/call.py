@@ -121,7 +121,11 @@ def translate_call(
         notes += [_difference_sentence(name, *pair) for name, pair in differing_values.items()]
     if source.is_keras_own:
         text = f"{script_code} {' '.join(code_by_name)}"
-        notes += [sentence for trigger, sentence in source.warnings.items() if trigger in text]
+        notes += [
+            sentence
+            for words, sentence in source.warnings.items()
+            if all(word in text for word in words.split())
+        ]
     else:
         notes += _legacy_notes(source, values, script_code)
     return Translation(

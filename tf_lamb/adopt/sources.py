@@ -30,8 +30,8 @@ class Source:
         names: The full names by which a script may import the optimizer.
         defaults: Its arguments with their defaults, in the order of its constructor.
         warnings: Text -> a sentence on another difference between an optimizer of Keras and this
-            package's. The sentence is a note on a call if the text is in the script. "" is for
-            every call.
+            package's. The sentence is a note on a call if the script has each word of the text. ""
+            is for every call.
     """
 
     peer: peers.Peer
@@ -50,10 +50,18 @@ class Source:
         return "use_ema" in self.defaults
 
 
-_ACCUMULATION_WARNING = (
-    "With gradient_accumulation_steps, schedules and averages count updates here, and "
-    "micro-batches in Keras."
-)
+# Word, or words, of a script -> the sentence.
+_ACCUMULATION_WARNINGS = {
+    "gradient_accumulation_steps": "With gradient_accumulation_steps, schedules count updates "
+    "here, and micro-batches in Keras: divide the steps of yours by it.",
+    "gradient_accumulation_steps use_ema": "With gradient_accumulation_steps and use_ema, Keras "
+    "averages at each micro-batch, and no argument here does the same: at each update here, "
+    "ema_momentum to the power of gradient_accumulation_steps gives averages that are less than "
+    "one update ahead of Keras's.",
+    "gradient_accumulation_steps ema_overwrite_frequency": "With gradient_accumulation_steps and "
+    "ema_overwrite_frequency, Keras also overwrites the weights between updates, so these differ, "
+    "and no argument here keeps them.",
+}
 _EXCLUSION_WARNING = (
     "exclude_from_weight_decay(...) searches in a variable's path here, such as dense/bias, and in "
     "its name alone in Keras. It may match different variables here."
@@ -92,7 +100,7 @@ SOURCES = (
         {**_ADAM_DEFAULTS, "epsilon": 1e-7, "weight_decay": None, **_KERAS_DEFAULTS},
         {
             ".exclude_from_weight_decay(": _EXCLUSION_WARNING,
-            "gradient_accumulation_steps": _ACCUMULATION_WARNING,
+            **_ACCUMULATION_WARNINGS,
         },
     ),
     Source(
@@ -112,7 +120,7 @@ SOURCES = (
             "Keras adds epsilon before it corrects Adam's second moment: where gradients are "
             "as small as epsilon, the first steps differ. Keras ignores case when it looks for "
             "embeddings; tf_lamb does not.",
-            "gradient_accumulation_steps": _ACCUMULATION_WARNING,
+            **_ACCUMULATION_WARNINGS,
         },
     ),
 )  # fmt: skip
