@@ -107,6 +107,9 @@ def said_at_once(command):
          "--params_override=trainer.optimizer_config.optimizer.tf_lamb.weight_decay=0.1, with the"),
         (f"train {RUN}=train --optimizer_type=lamb",
          "Write --params_override=trainer.optimizer_config.optimizer.type=tf_lamb"),
+        (f"train {RUN}=train --batch_size=32",
+         "there is no flag --batch_size. Write --params_override=task.train_data.global_batch_size="
+         "32, or --global_batch_size=32, which also changes the rate and the steps"),
         ("find --experiment=bert/pretraining --train_steps=9",
          "find: there is no flag --train_steps. Write --params_override=trainer.train_steps=9"),
         ("train_stages --mode=train --model_dir=x --stage=lamb/bert_pretraining --lr",

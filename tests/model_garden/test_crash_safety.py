@@ -14,12 +14,15 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
+import tf_keras
 from official.core import train_utils
+from official.modeling.optimization import lamb
 from support import clusters, commands, garden, garden_runs
 from support.crashing import full_disk
 from support.frontends import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
+import tf_lamb.tf_keras
 from tf_lamb.model_garden import train as train_command
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError
@@ -209,6 +212,26 @@ def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expect
     assert expected in str(error.value) and "ckpt-4" in str(error.value)
     assert "\n" not in str(error.value)
     assert contents(begun) == before
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_with_the_way_out(tmp_path):
+    """A main program of one's own does not compare the settings before."""
+    model = tf_keras.Sequential([tf_keras.Input((2,)), tf_keras.layers.Dense(1)])
+    step = tf.Variable(0, dtype=tf.int64)
+
+    def saved(optimizer):
+        return tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=step)
+
+    theirs, ours = lamb.LAMB(0.1), tf_lamb.tf_keras.LAMB(0.1)
+    theirs.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
+    ours.build(model.trainable_variables)
+    path = saved(theirs).save(str(tmp_path / "ckpt"))
+    manager = checkpoints.Manager(
+        saved(ours), str(tmp_path), max_to_keep=1, step_counter=step, model_dir=str(tmp_path)
+    )
+    with pytest.raises(UserError, match="has this model's weights, but the state of another") as e:
+        manager.restore(path)
+    assert f"write task.init_checkpoint={path} and choose another --model_dir" in str(e.value)
 
 
 # What a command makes of the folder, up to where Model Garden takes over.

@@ -26,6 +26,7 @@ _NAMES_OF_A_TPU = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _OPTIMIZER = "trainer.optimizer_config.optimizer"
 _RATE = "trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate"
 _WARMUP = "trainer.optimizer_config.warmup.polynomial.warmup_steps"
+_BATCH = "task.train_data.global_batch_size"
 # Flags that other training programs have -> the setting of an experiment that does the same.
 _SETTINGS = {
     "optimizer_type": f"{_OPTIMIZER}.type", "optimizer": f"{_OPTIMIZER}.type",
@@ -35,6 +36,7 @@ _SETTINGS = {
     "weight_decay_rate": f"{_OPTIMIZER}.tf_lamb.weight_decay",
     "train_steps": "trainer.train_steps", "num_train_steps": "trainer.train_steps",
     "max_steps": "trainer.train_steps", "steps_per_loop": "trainer.steps_per_loop",
+    "batch_size": _BATCH, "train_batch_size": _BATCH,
     "init_checkpoint": "task.init_checkpoint", "input_path": "task.train_data.input_path",
     "num_gpus": "runtime.num_gpus", "distribution_strategy": "runtime.distribution_strategy",
 }  # fmt: skip
@@ -61,18 +63,20 @@ def parse_flags(args: list[str], command: str, package: str = "tf_lamb.model_gar
     except flags.UnrecognizedFlagError as error:
         if error.flagname in _SETTINGS:
             with one_line(command, package=package):
-                raise UserError(_unknown_flag_text(error.flagname, args)) from error
+                text = _unknown_flag_text(error.flagname, args, command != "find")
+                raise UserError(text) from error
     except flags.Error:
         pass
     return app.parse_flags_with_usage(args)  # reports the error
 
 
-def _unknown_flag_text(name: str, args: list[str]) -> str:
+def _unknown_flag_text(name: str, args: list[str], has_recipes: bool) -> str:
     """Returns the text of the error for a flag that is a setting of the experiment.
 
     Args:
         name: The name of the flag.
         args: The command line.
+        has_recipes: Whether the command takes `--global_batch_size`, if it has this flag.
     """
     path, value = _SETTINGS[name], "VALUE"
     for i, argument in enumerate(args):
@@ -82,6 +86,8 @@ def _unknown_flag_text(name: str, args: list[str]) -> str:
     if name.startswith("optimizer") and value.lower() in map(str.lower, rules.OURS):
         value = f"tf_{value.lower()}"
     text = f"there is no flag --{name}. Write --params_override={path}={value}"
+    if path == _BATCH and has_recipes and "global_batch_size" in flags.FLAGS:
+        text += f", or --global_batch_size={value}, which also changes the rate and the steps"
     block = next((block for block in _BLOCKS if f".{block}." in path), None)
     return f"{text}, with the type of the experiment if it is not {block}" if block else text
 

@@ -425,6 +425,14 @@ class Manager(tf.train.CheckpointManager):
         missing, surplus = gaps(path, checkpoint, variables)
         # TensorFlow would ignore missing and surplus variables without an error. They occur if the
         # settings of the model have changed since the checkpoint was saved.
+        iterations = checkpoint.optimizer.iterations.name if "train" in self._mode else None
+        if missing == [iterations]:  # the weights fit
+            raise UserError(
+                f"{path} has this model's weights, but the state of another optimizer, such as the "
+                "Model Garden's lamb. To begin with its weights, write "
+                f"task.init_checkpoint={path} and choose another --model_dir, or go on with the "
+                "type that it was trained by"
+            )
         if missing:
             raise _foreign(path, lacks(missing))
         if surplus:
