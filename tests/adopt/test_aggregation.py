@@ -23,7 +23,7 @@ def loop(*lines, makes=MAKES):
 
 def note(code):
     """The note on the update, which is in the last line."""
-    (found,) = [each for each in adopt(code).notes if each.line == code.count("\n")]
+    (found,) = [note for note in adopt(code).notes if note.line == code.count("\n")]
     return str(found)
 
 
@@ -77,6 +77,12 @@ def test_a_clipping_of_the_sum_that_is_not_certain_is_named(lines, said):
     assert code.splitlines()[-1] in adopt(code).code
     assert "leave it out, and your sum over the replicas, too" in text
     assert f"pass {said} to the optimizer" in text and "tf.clip_by_" in text
+
+
+def test_a_mean_over_the_replicas_is_not_taken_for_a_sum():
+    text = note(loop(SUM.replace("SUM", "MEAN"), GLOBAL, UPDATE))
+    assert "line 5 takes the mean over the replicas" in text
+    assert "divide the loss by strategy.num_replicas_in_sync" in text
 
 
 @pytest.mark.parametrize(

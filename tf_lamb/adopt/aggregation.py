@@ -23,6 +23,7 @@ _CLIPPINGS = {
     "tensorflow.clip_by_value": "clipvalue",
 }
 _SUM = ("ReduceOp.SUM", "'SUM'", '"SUM"', "'sum'", '"sum"')
+_MEAN = ("ReduceOp.MEAN", "'MEAN'", '"MEAN"', "'mean'", '"mean"')
 _SIMPLE_BLOCK = (cst.IndentedBlock, cst.With)
 
 
@@ -89,6 +90,12 @@ class Aggregation:
             for call in self._clippings_before(update)
             if (clipping := "=".join(self._clipping_of(call)))
         ]
+        details += [
+            f"Your line {self._line_number(call)} takes the mean over the replicas instead: "
+            "without it, divide the loss by strategy.num_replicas_in_sync."
+            for call in self._totals_before(update)
+            if self._code(call.args[0].value).endswith(_MEAN)
+        ]
         details.append(
             "Or keep your sum, and divide the gradients by strategy.num_replicas_in_sync in the "
             "line before the update."
@@ -98,18 +105,23 @@ class Aggregation:
     def _clippings_before(self, update: cst.Call) -> list[cst.Call]:
         """Returns the calls that clip between the sum over the replicas and an update."""
         line = self._line_number(update)
-        function: cst.CSTNode = self._function_of(update)
-        sums = [
-            self._line_number(node)
-            for node in matchers.findall(function, matchers.Call())
-            if self._code(node.func).endswith(("all_reduce", ".reduce", ".batch_reduce"))
-        ]
-        first = min([number for number in sums if number <= line], default=0)
+        first = min(map(self._line_number, self._totals_before(update)), default=0)
         return [
             node
-            for node in matchers.findall(function, matchers.Call())
+            for node in matchers.findall(self._function_of(update), matchers.Call())
             if self._script.full_name(node.func) in _CLIPPINGS
             and first <= self._line_number(node) <= line
+        ]
+
+    def _totals_before(self, update: cst.Call) -> list[cst.Call]:
+        """Returns the calls before an update that sum over the replicas, or take the mean."""
+        line = self._line_number(update)
+        return [
+            node
+            for node in matchers.findall(self._function_of(update), matchers.Call())
+            if self._code(node.func).endswith(("all_reduce", ".reduce", ".batch_reduce"))
+            and node.args
+            and self._line_number(node) <= line
         ]
 
     def _function_of(self, node: cst.CSTNode) -> cst.CSTNode:
