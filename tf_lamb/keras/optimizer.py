@@ -228,7 +228,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
-            replicas.update_all_replicas(apply_update, state.stored[0].weight, tuple(gradients))
+            strategy, merge_call = replicas.merge_call_for(state.stored[0].weight)
+            merge_call(apply_update, strategy, tuple(gradients))
         else:
             # Inside `torch.autocast`, torch would compute matrix products in half precision.
             with arrays.without_autocast():

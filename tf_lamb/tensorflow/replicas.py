@@ -155,27 +155,29 @@ def is_outside_of_strategy_of(variable):
     return is_copied and not tf.distribute.has_strategy()
 
 
-def update_all_replicas(update, weight, gradients):
-    """Runs an update once for all replicas.
+def merge_call_for(weight):
+    """Returns the strategy of an update, and the function that runs it once for all replicas.
 
-    It is called on each replica inside `strategy.run`, and once elsewhere: with no strategy, or
-    with the gradients of a whole batch, as a training loop of its own may compute them outside of
-    `strategy.run`. There, the strategy is known from the copies of the weight.
+    The function is TensorFlow's `maybe_merge_call`, which each replica calls in `strategy.run`, or
+    the only device. A training loop may also compute the gradients of a whole batch, and apply them
+    outside of `strategy.run`. There, the copies of the weight tell the strategy, and the function
+    enters its scope.
 
     Args:
-        update: A function of a strategy and the gradients, that is called in cross-replica context.
         weight: The first weight that is updated.
-        gradients: The gradients: of this replica, or of the whole batch.
 
     Returns:
-        The result of `update`.
+        The strategy, and a function of the update, the strategy and the gradients. The update is a
+        function of the strategy and the gradients, which is called in cross-replica context.
     """
-    if is_outside_of_strategy_of(weight):
-        strategy = weight.distribute_strategy
+    if not is_outside_of_strategy_of(weight):
+        return tf.distribute.get_strategy(), tf.__internal__.distribute.interim.maybe_merge_call
+
+    def call_in_scope(update, strategy, gradients):
         with strategy.scope():
             return update(strategy, gradients)
-    interim = tf.__internal__.distribute.interim
-    return interim.maybe_merge_call(update, tf.distribute.get_strategy(), gradients)
+
+    return weight.distribute_strategy, call_in_scope
 
 
 def replica_state(strategy, state, weight):

@@ -197,7 +197,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
                 self.accumulate([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
         update = functools.partial(self._update, layers, state, self._scalars, count)
-        result = replicas.update_all_replicas(update, state.stored[0].weight, tuple(gradients))
+        strategy, merge_call = replicas.merge_call_for(state.stored[0].weight)
+        result = merge_call(update, strategy, tuple(gradients))
         for variable in without_gradient:
             if variable.constraint is not None:  # tf_keras itself constrains the others
                 variable.assign(variable.constraint(variable))
