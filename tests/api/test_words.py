@@ -101,12 +101,18 @@ CALLS = {
         "LAMB(0.001, exclude_from_layer_adaptation=[], global_clipnorm=1.0)",
     "LAMB(1e-3, use_nvlamb=True, max_grad_norm=2.0)":
         "LAMB(0.001, exclude_from_layer_adaptation=[], global_clipnorm=2.0)",
-    "LAMB(1e-3, weight_decay=0.1, adam_w_mode=False)": "LAMB(0.001, weight_decay=0.0)",
+    "LAMB(1e-3, weight_decay=0.1, adam_w_mode=False)":
+        "LAMB(0.001, weight_decay=0.0, global_clipnorm=1.0)",
+    "LAMB(1e-3, set_grad_none=True, global_clipnorm=2.0)": "LAMB(0.001, global_clipnorm=2.0)",
+    "LAMB(1e-3, grad_averaging=True)": "LAMB(0.001, global_clipnorm=1.0)",
     "LAMB(1e-3, max_grad_norm=None, grad_averaging=True)": "LAMB(0.001)",
     "LAMB(1e-3, trust_clip=True, always_adapt=True, bounds={'weight_norm': (0, 10)})":
         "LAMB(0.001, exclude_from_layer_adaptation=[], "
-        "bounds={'weight_norm': (0, 10), 'trust_ratio': (0, 1)})",
-    "LAMB(1e-3, decoupled_decay=True)": "LAMB(0.001, weight_decay_mode='decoupled')",
+        "bounds={'weight_norm': (0, 10), 'trust_ratio': (0, 1)}, global_clipnorm=1.0)",
+    "LAMB(1e-3, decoupled_decay=True)":
+        "LAMB(0.001, weight_decay_mode='decoupled', global_clipnorm=1.0)",
+    "LARS(0.1, dampening=0.0)": "LARS(0.1, momentum=0.0)",
+    "LARS(0.1, momentum=0.9, dampening=0.0)": "LARS(0.1, momentum=0.9)",
     "LARS(1.0, trust_coeff=0.002, trust_clip=True)":
         "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
     "LAMB(1e-3, lower_bound=0.5)": "LAMB(0.001, bounds={'weight_norm': (0.5, None)})",
@@ -171,7 +177,8 @@ CALLS = {
     "LAMB(1e-3, exclude=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
     "AdamP(1e-3, exclude=['bias'])": "AdamP(0.001, exclude_from_weight_decay=['bias'])",
     "Muon(1e-3, exclude=['head'])": "Muon(0.001, exclude_from_layer_adaptation=['head'])",
-    "LAMB(1e-3, no_weight_decay=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "LAMB(1e-3, no_weight_decay=['bias'])":
+        "LAMB(0.001, exclude_from_weight_decay=['bias'], global_clipnorm=1.0)",
     "LAMB(1e-3, weight_decay_exclude=['b'])": "LAMB(0.001, exclude_from_weight_decay=['b'])",
     "AdamP(1e-3, exclude_bias=True)": "AdamP(0.001, exclude_from_weight_decay='norm_and_bias')",
     "LARS(0.1, lars_exclude=['b'])": "LARS(0.1, exclude_from_layer_adaptation=['b'])",
@@ -216,7 +223,8 @@ CALLS = {
     "LAMB(1e-3, no_decay_params=['bias'])": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
     "LAMB(1e-3, apply_to_bias=False)": "LAMB(0.001, exclude_from_weight_decay=['bias'])",
     "LAMB(1e-3, state_dtype='bfloat16')": "LAMB(0.001, dtypes={'slots': 'bfloat16'})",
-    "LAMB(1e-3, master_weights=True)": "LAMB(0.001, dtypes={'masters': 'float32'})",
+    "LAMB(1e-3, master_weights=True)":
+        "LAMB(0.001, global_clipnorm=1.0, dtypes={'masters': 'float32'})",
     "LAMB(1e-3, clip_grad_norm=False)": "LAMB(0.001)",
     # what nothing here needs
     "LAMB(1e-3, cuda_aware=True, comm_backend_name='nccl', use_locking=False)": "LAMB(0.001)",
@@ -308,6 +316,7 @@ def test_a_rate_that_is_left_to_another_default_is_told_of(call, is_told):
          "apex decays by 0.01 where no decay is passed: add weight_decay=0.01 to keep it."),
         ("LAMB(1e-3, grad_averaging=True)", "timm and apex decay by 0.01 where no decay is passed"),
         ("LAMB(1e-3, decoupled_decay=True)", "timm decays by 0.01 where"),
+        ("LAMB(1e-3, max_grad_norm=1.0)", "timm and apex decay by 0.01 where"),
         ("LAMB(1e-3, lamb_weight_decay=0.1)", ""),
         ("LARS(0.1, lars_coeff=0.1)", "paddle decays by 0.0005 where"),
         ("LARS(0.1, use_nesterov=True)", "MLPerf decays by 0.0001 where"),
@@ -407,6 +416,10 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("AdamP(1e-3, use_gc=True)", "Gradients are not centralized. Without it, write AdamP("),
         ("SOAP(1e-3, use_decoupled_weight_decay=False)", "keras.regularizers.L2"),
         ("LAMB(1e-3, adam_w_mode=False)", "keras.regularizers.L2"),
+        ("LAMB(1e-3, adam_w_mode=False)", "The weight_decay of apex is 0.01 if none is passed."),
+        ("Muon(0.02, adam_lr_ratio=0.1)", "Muon here by this share of it"),
+        ("LARS(0.1, max_epoch=10)", "It belongs to a schedule"),
+        ("LANS(1e-3, lower_bound=1e-3, upper_bound=10.0)", "LANS has no bounds of a norm."),
         ("Muon(1e-3, ns_steps=6)",
          "torch (decay 0.1 by default), Jordan and optax scale steps by the shape: add "
          "'update_scale': 'shape' to form for theirs; Keras (decay 0.004 by default) scales them "

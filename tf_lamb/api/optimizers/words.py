@@ -142,6 +142,7 @@ _TORCH = "torch"
 _KERAS_MUON = "Keras's Muon"
 _TORCH_MUON = "torch's Muon"
 _JORDAN = "Jordan's Muon"
+_SGD_OF_TORCH = "SGD of torch, LARS of timm"
 _TORCH_AND_JORDAN = "Muon of torch and of Jordan"
 _TORCH_AND_OPTAX = "Muon of torch and of optax"
 _XLA = "XLA compiles the update as one program."
@@ -286,6 +287,7 @@ WORDS = (
             "warmup_steps": "Hugging Face", "warmup_ratio": "Hugging Face",
             "warmup_proportion": "TensorFlow Addons", "warmup_num_steps": "DeepSpeed",
             "warmup_epochs": "timm", "warmup_lr": "timm", "min_lr": "timm, TensorFlow Addons",
+            "max_epoch": "others' LARS",
             "max_lr": "torch's schedules", "total_steps": "TensorFlow Addons, torch's schedules",
             "decay_steps": "Keras's schedules", "lr_decay": "", "learning_rate_decay": "",
         }.items()
@@ -301,13 +303,14 @@ WORDS = (
     Word("lamb_weight_decay", "paddle", "weight_decay=lamb_weight_decay", "", ("LAMB",)),
     Word("lars_weight_decay", "paddle", "weight_decay=lars_weight_decay", "", ("LARS",)),
     Word(
-        "decoupled_decay", "timm", "weight_decay_mode='decoupled'", _TIMM_CLIPS, noop=(False, None)
+        "decoupled_decay", "timm", "weight_decay_mode='decoupled'", noop=(False, None)
     ),
     Word(
         "weight_decouple", "pytorch_optimizer", "weight_decay_mode='decoupled'",
         "Its Lamb differs elsewhere, too: see docs/other_lambs.md.", noop=(False,),
     ),
-    Word("weight_decay, adam_w_mode=False", "apex", "weight_decay=0.0", _L2),
+    Word("weight_decay, adam_w_mode=False", "apex", "weight_decay=0.0",
+         f"{_L2} The weight_decay of apex is 0.01 if none is passed."),
     Word("adam_w_mode", "apex", "", "Decay is no part of the gradient here."),
     Word("use_decoupled_weight_decay", "Shampoo", None, _L2, ("SOAP",), noop=(True,)),
     Word("mode", "LANS of its authors", None, _L2, ("LANS",), noop=(1,)),
@@ -388,7 +391,7 @@ WORDS = (
         }.items()
         for name in names
     ),
-    Word("dampening", "torch", None, "A gradient enters the velocity whole.", noop=(0,)),
+    Word("dampening", _SGD_OF_TORCH, None, "A gradient enters the velocity whole.", noop=(0,)),
     Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
     Word("nesterov_momentum", "", "nesterov=nesterov_momentum"),
     Word("nesterov", "Keras, torch", None, _NESTEROV, ("LAMB",), noop=(False,), optimizer="LANS"),
@@ -433,7 +436,7 @@ WORDS = (
     Word("trust_clip", "timm", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",),
          noop=(False,)),
     Word(
-        "trust_clip", "timm", "bounds={'trust_ratio': (0, 1)}", _TIMM_CLIPS, ("LAMB",),
+        "trust_clip", "timm", "bounds={'trust_ratio': (0, 1)}", "", ("LAMB",),
         noop=(False,),
     ),
     *(
@@ -480,6 +483,10 @@ WORDS = (
          ("LAMB", "LARS")),
     Word("min_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, 10)}", "",
          ("LAMB", "LARS")),
+    *(
+        Word(name, "MXNet", None, "LANS has no bounds of a norm.", ("LANS",), noop=(None,))
+        for name in ("lower_bound", "upper_bound")
+    ),
     Word("lower_bound, upper_bound", "MXNet",
          "bounds={'weight_norm': (lower_bound, upper_bound)}", "", ("LAMB",)),
     Word("upper_bound", "MXNet", "bounds={'weight_norm': (0, upper_bound)}", "", ("LAMB",)),
@@ -576,7 +583,8 @@ WORDS = (
     Word("adaptive", "optax", None, "A step is not scaled by the dual norm.", ("Muon",),
          noop=(False,)),
     Word("adam_lr_ratio", _KERAS_MUON, "form={'fallback_lr_scale': adam_lr_ratio}",
-         "", ("Muon",)),
+         "Keras decays what AdamW updates by the full rate, and Muon here by this share of it.",
+         ("Muon",)),
     Word("adam_lr_ratio", _KERAS_MUON, None, _RATE_OF_ADAM, noop=(1,)),
     *(
         Word(name, packages, f"form={{'fallback_lr_scale': {name} / learning_rate}}", "",
@@ -656,6 +664,8 @@ WORDS = (
     # -- AdamP
     Word("projection_delta", "", "delta=projection_delta", "", ("AdamP", "SGDP")),
     # -- clipping
+    Word("max_grad_norm", "timm, apex", "global_clipnorm=max_grad_norm", "", ("LAMB",),
+         noop=(None, 0, False)),
     Word("max_grad_norm", "timm, apex, Hugging Face", "global_clipnorm=max_grad_norm",
          noop=(None, 0, False)),
     Word("gradient_clip_norm", "Model Garden", "global_clipnorm=gradient_clip_norm",
@@ -761,6 +771,11 @@ _SHAPED = (_JORDAN, _TORCH_MUON, _TORCH_AND_JORDAN, _TORCH_AND_OPTAX, "optax's M
 HABITS = (
     Habit(_SHAPED, ("Muon",), "form={'update_scale': 'shape'}", _SHAPE,
           ("adjust_lr_fn", "consistent_rms", "rms_rate"), (_KERAS_MUON,)),
+    Habit(("apex", "timm", "timm, apex"), ("LAMB",), "global_clipnorm=1.0",
+          "timm and apex clip the global norm to 1 unless max_grad_norm is passed.",
+          ("max_grad_norm",)),
+    Habit((_SGD_OF_TORCH,), ("LARS", "SGDP"), "momentum=0.0",
+          "There momentum is 0 unless it is passed, and here 0.9."),
     Habit(("optax",), ("LAMB", "LARS"), "exclude_from_layer_adaptation=[]",
           "optax adapts what does not decay, too, as this empty list does."),
     Habit(("optax",), ("LARS",), "form={'denominator': 'norm_of_sum'}",
