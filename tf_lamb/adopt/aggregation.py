@@ -52,15 +52,17 @@ class Aggregation:
         script: The script, which receives the changes and the notes.
         holders: The expressions that stand for a rewritten optimizer.
         calls: The rewritten calls, of Keras 3 only.
+        updates: The calls of `apply_gradients` or `apply` in the script.
     """
 
-    def __init__(self, script: Script, holders: Holders, calls: list[cst.Call]):
+    def __init__(
+        self, script: Script, holders: Holders, calls: list[cst.Call], updates: list[cst.Call]
+    ):
         self._script, self._holders, self._calls = script, holders, calls
-        method = matchers.Attribute(attr=matchers.Name("apply_gradients"))
         self._updates = [
             node
-            for node in matchers.findall(script.module, matchers.Call(func=method))
-            if holders.holds(node.func.value)
+            for node in updates
+            if node.func.attr.value == "apply_gradients" and holders.holds(node.func.value)
         ]
 
     def add(self) -> None:
@@ -150,10 +152,10 @@ class Aggregation:
             update: The call of `apply_gradients`.
             argument: Its argument that says that the script has made the sum.
         """
-        script, found = self._script, self._changes_before(update)
-        if found is None:
+        script, lines_and_name = self._script, self._changes_before(update)
+        if lines_and_name is None:
             return False
-        changes, used = found
+        changes, used = lines_and_name
         total, *clips = changes
         settings = [self._clipping_of(clip.call) for clip in clips]
         if clips and not self._can_clip(update, clips[0].call, settings[0]):
@@ -264,7 +266,7 @@ class Aggregation:
     def _change_of(self, statement: cst.CSTNode) -> _Change | None:
         """Returns a line that sums gradients over the replicas, or clips them; None if it is other.
 
-        The function may take all gradients, or each in a list comprehension.
+        The function may take all gradients at once, or one by one in a list comprehension.
         """
         if not matchers.matches(
             statement, matchers.SimpleStatementLine([matchers.Assign([matchers.AssignTarget()])])

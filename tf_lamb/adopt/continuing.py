@@ -39,7 +39,7 @@ class Continuing:
         self._rewritten: list[tuple[cst.Call, Source, str]] = []
         self._methods: set[str] = set()  # the names of all methods that are called
         self._builds: list[cst.Attribute] = []  # `....build`, as it is called
-        self._updates: list[cst.Call] = []  # `optimizer.apply_gradients(...)` in a loop of its own
+        self._updates: list[cst.Call] = []  # `optimizer.apply_gradients(...)`
         self._checkpoints: list[cst.Call] = []  # `tf.train.Checkpoint(optimizer=...)`
         self._saves: list[cst.Call] = []  # calls that save a model with its optimizer
 
@@ -55,7 +55,7 @@ class Continuing:
             self._methods.add(method)
             if method == "build":
                 self._builds.append(node.func)
-            if method in ("apply_gradients", "apply") and not self._is_called_by_fit(node):
+            if method in ("apply_gradients", "apply"):
                 self._updates.append(node)
         if name == "tensorflow.train.Checkpoint" and "opt" in self._script.code_of(node):
             self._checkpoints.append(node)
@@ -82,9 +82,10 @@ class Continuing:
         all_calls = {node for node, _, _ in self._rewritten}
         holders, has_strategy = Holders(self._script, set(calls) or all_calls), self._has_strategy()
         if calls and has_strategy:
-            Building(self._script, holders, calls, self._updates, self._builds).add()
+            in_loops = [node for node in self._updates if not self._is_called_by_fit(node)]
+            Building(self._script, holders, calls, in_loops, self._builds).add()
         if calls:
-            Aggregation(self._script, holders, calls).add()
+            Aggregation(self._script, holders, calls, self._updates).add()
         Attributes(self._script, holders, has_strategy, is_keras_3=bool(calls)).add_notes()
         if self._checkpoints and self._methods & _RESTORES:
             self._script.add_note(
