@@ -491,8 +491,8 @@ def test_patterns_that_match_the_same_are_not_said(script, is_said):
 
 @pytest.mark.parametrize("clipping", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping_of_repeated_rows_is_said_where_something_clips(clipping):
-    said = "are summed and then clipped here. TensorFlow Addons LAMB clips them first."
-    assert said in notes(ADDONS + f"tfa.optimizers.LAMB(1e-3, {clipping}=1.0)")
+    note = "are summed and then clipped here. TensorFlow Addons LAMB clips them first."
+    assert note in notes(ADDONS + f"tfa.optimizers.LAMB(1e-3, {clipping}=1.0)")
     assert "clipped" not in notes(ADDONS + f"tfa.optimizers.LAMB(1e-3, {clipping}=None)")
     assert "clipped" not in notes(KERAS + f"keras.optimizers.Lamb(1e-3, {clipping}=1.0)")
     assert "clipped" not in notes(GARDEN + f"tfm.optimization.lars.LARS(0.5, {clipping}=1.0)")
@@ -558,9 +558,9 @@ STEP_OF_FIT = "class Mine(keras.Model):\n    def train_step(self, data):\n      
     ids=["apply_gradients", "apply", "the model is built", "another name"],
 )  # fmt: skip
 def test_a_loop_on_replicas_is_told_where_to_build(code, build, line):
-    said = f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope"
+    note = f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope"
     text = notes(code)
-    assert said in text and text.count(".build(") == 1
+    assert note in text and text.count(".build(") == 1
     assert f"fails at the first step on several replicas, in line {line}." in text
 
 
@@ -601,8 +601,8 @@ def test_the_build_of_a_loop_on_replicas_is_written_where_it_is_certain(before, 
     )
     assert adopted.code == ours
     line = (TF + KERAS + REPLICAS + before).count("\n")
-    said = f"Added `{BUILD.strip()}` below line {line}. Without it Keras 3 fails at the first step"
-    assert said in "\n".join(map(str, adopted.notes))
+    note = f"Added `{BUILD.strip()}` below line {line}. Without it Keras 3 fails at the first step"
+    assert note in "\n".join(map(str, adopted.notes))
 
 
 @pytest.mark.parametrize(
@@ -638,14 +638,14 @@ def test_a_build_that_is_not_certain_is_noted(code):
 def test_variables_beside_the_models_are_built_too():
     step = STEP.replace("model.trainable_variables", "model.trainable_variables + [scale]")
     adopted = adopt(TF + KERAS + REPLICAS + MODEL + MAKES + step)
-    said = "Add `lamb.build(model.trainable_variables + [scale])` below"
-    assert ".build(" not in adopted.code and said in "\n".join(map(str, adopted.notes))
+    note = "Add `lamb.build(model.trainable_variables + [scale])` below"
+    assert ".build(" not in adopted.code and note in "\n".join(map(str, adopted.notes))
 
 
 def test_what_has_to_come_before_the_build_is_named():
     exclude = "lamb.exclude_from_weight_decay(var_names=['bias'])\n"
-    said = "has its weights, and below the last line with `.exclude_from_weight_decay(`. Without"
-    assert said in notes(TF + KERAS + REPLICAS + MODEL + MAKES + exclude + STEP)
+    note = "has its weights, and below the last line with `.exclude_from_weight_decay(`. Without"
+    assert note in notes(TF + KERAS + REPLICAS + MODEL + MAKES + exclude + STEP)
 
 
 def test_each_of_two_optimizers_is_built_with_its_own_variables():
@@ -814,21 +814,21 @@ def test_a_line_that_reads_an_attribute_twice_has_one_note():
 
 @pytest.mark.parametrize("script", [IN_TF_KERAS_ONLY, LEGACY], ids=["tf_keras", "legacy"])
 def test_what_tf_keras_lacks_is_said_there(script):
-    said = "tf_keras has no lamb.get_slot() outside of its legacy optimizers: write"
-    assert said in notes(script + "lamb.get_slot(v, 'm')\n")
+    note = "tf_keras has no lamb.get_slot() outside of its legacy optimizers: write"
+    assert note in notes(script + "lamb.get_slot(v, 'm')\n")
     had = "lamb.minimize(loss, v)\nlamb.apply_gradients(pairs, name='up')\nlamb.variables()\n"
     assert "tf_keras has" not in notes(script + had)
 
 
 def test_what_is_said_of_either_keras_is_so():
     rooms = (tf_lamb.keras, tf_lamb.keras, tf_lamb.tf_keras)
-    changed, optimizer, other = (room.LAMB(0.25) for room in rooms)
+    changed, optimizer, unchanged = (room.LAMB(0.25) for room in rooms)
     changed.lr = 0.5
     assert float(changed.learning_rate.numpy()) == 0.25
     for name, way in (attributes._PROPERTIES | attributes._METHODS).items():
         is_list = name == "variables"  # a list on Keras 3, which cannot be called
         assert is_list or not hasattr(optimizer, name)
-        assert hasattr(other, name) == way.is_in_tf_keras
+        assert hasattr(unchanged, name) == way.is_in_tf_keras
         assert hasattr(tf_keras.optimizers.legacy.Adam, name) or way.is_in_tf_keras
     weights = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).trainable_variables
     optimizer.build(weights)
@@ -841,19 +841,19 @@ ACCURACY = "accuracy = keras.metrics.Accuracy()\n"
 def test_the_reset_of_a_metric_is_renamed():
     adopted = adopt(LAMB + ACCURACY + "accuracy.reset_states()\n")
     assert adopted.code.endswith("accuracy.reset_state()\n")
-    said = "line 5: Keras 3 has no accuracy.reset_states(), and reset_state() is written here"
-    assert said in map(str, adopted.notes)
+    note = "line 5: Keras 3 has no accuracy.reset_states(), and reset_state() is written here"
+    assert note in map(str, adopted.notes)
     metric = keras.metrics.Accuracy()
     metric.reset_state()
     assert not hasattr(metric, "reset_states")
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, note",
     [
         (
-            "for each in metrics:\n    each.reset_states()",
-            "write each.reset_state(), if it is Keras",
+            "for metric in metrics:\n    metric.reset_states()",
+            "write metric.reset_state(), if it is Keras",
         ),
         ("self.accuracy.reset_states()", "write self.accuracy.reset_state(), if it is Keras's"),
         ("model.reset_states()", "write reset_state() of its stateful layers"),
@@ -862,10 +862,10 @@ def test_the_reset_of_a_metric_is_renamed():
     ],
     ids=["in a loop", "an attribute", "a model", "another method", "the script's own"],
 )
-def test_another_reset_stays_and_is_said(line, said):
+def test_another_reset_stays_and_gets_a_note(line, note):
     code = LAMB + ACCURACY + line + "\n"
     assert adopt(code).code.endswith(line + "\n")
-    assert said in notes(code) and ("reset_state" in notes(code)) == bool(said)
+    assert note in notes(code) and ("reset_state" in notes(code)) == bool(note)
     assert "reset_state" not in notes(LEGACY + "accuracy.reset_states()\n")
 
 

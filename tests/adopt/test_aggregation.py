@@ -23,8 +23,8 @@ def loop(*lines, makes=MAKES):
 
 def note(code):
     """The note on the update, which is in the last line."""
-    (found,) = [note for note in adopt(code).notes if note.line == code.count("\n")]
-    return str(found)
+    (update_note,) = [note for note in adopt(code).notes if note.line == code.count("\n")]
+    return str(update_note)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_clipping_gets_a_line_where_the_arguments_have():
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, clipping",
     [
         ((SUM, "g, _ = tf.clip_by_global_norm(g, limit)", UPDATE), "global_clipnorm=limit"),
         ((SUM, "g, norm = tf.clip_by_global_norm(g, 1.0)", "print(norm)", UPDATE),
@@ -71,12 +71,12 @@ def test_the_clipping_gets_a_line_where_the_arguments_have():
     ],
     ids=["no number", "the norm", "another use", "in if", "not symmetric", "twice"],
 )  # fmt: skip
-def test_a_clipping_of_the_sum_that_is_not_certain_is_named(lines, said):
+def test_a_clipping_of_the_sum_that_is_not_certain_is_named(lines, clipping):
     code = loop(*lines)
     text = note(code)
     assert code.splitlines()[-1] in adopt(code).code
     assert "leave it out, and your sum over the replicas, too" in text
-    assert f"pass {said} to the optimizer" in text and "tf.clip_by_" in text
+    assert f"pass {clipping} to the optimizer" in text and "tf.clip_by_" in text
 
 
 def test_a_mean_over_the_replicas_is_not_taken_for_a_sum():

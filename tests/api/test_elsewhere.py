@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "answer"),
     [
         ("AdamW", "'AdamW': write keras.optimizers.AdamW."),
         ("Lion", "write keras.optimizers.Lion."),
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.once
         ("LambdaLR", "has no attribute 'LambdaLR'"),
     ],
 )  # fmt: skip
-def test_an_optimizer_of_another_package_is_answered(name, said, monkeypatch):
+def test_an_optimizer_of_another_package_is_answered(name, answer, monkeypatch):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     with pytest.raises(AttributeError) as caught:
         getattr(tf_lamb, name)
-    assert str(caught.value).endswith(said)
+    assert str(caught.value).endswith(answer)
 
 
 @every_frontend

@@ -61,19 +61,19 @@ def test_a_preset_that_stands_for_nothing_is_no_mistake_and_a_pattern_is(fronten
 
 @pytest.mark.parametrize("argument", LISTS)
 @pytest.mark.parametrize(
-    ("value", "meant"),
+    ("value", "accepted"),
     [
         ("bias_and_norm", "'norm_and_bias'"), ("norm_and_biases", "'norm_and_bias'"),
         ("norm_bias", "'norm_and_bias'"), ("Biases and norms", "'norm_and_bias'"),
         ("bias", "['bias']"), ("layer_norm/bias", "['layer_norm/bias']"),
     ],
 )  # fmt: skip
-def test_a_string_is_answered_with_what_is_accepted(argument, value, meant):
+def test_a_string_is_answered_with_what_is_accepted(argument, value, accepted):
     lamb = FRONTENDS["keras"][1].LAMB
     with pytest.raises(TypeError) as caught:
         lamb(**{argument: value})
-    assert str(caught.value).endswith(f"not {value!r}. Did you mean {meant}?")
-    lamb(**{argument: eval(meant)})
+    assert str(caught.value).endswith(f"not {value!r}. Did you mean {accepted}?")
+    lamb(**{argument: eval(accepted)})
 
 
 def test_what_is_neither_a_string_nor_a_list_is_not_put_into_a_list():

@@ -310,7 +310,7 @@ def test_a_rate_that_is_left_to_another_default_is_told_of(call, is_told):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "answer"),
     [
         ("LAMB(1e-3, use_nvlamb=True)",
          "apex decays by 0.01 where no decay is passed: add weight_decay=0.01 to keep it."),
@@ -330,8 +330,8 @@ def test_a_rate_that_is_left_to_another_default_is_told_of(call, is_told):
         ("LAMB(1e-3, clamp_value=10)", ""),
     ],
 )  # fmt: skip
-def test_a_decay_that_is_left_to_another_default_is_told_of(call, said):
-    assert said in error_of(call) and ("where no decay" in error_of(call)) is bool(said)
+def test_a_decay_that_is_left_to_another_default_is_told_of(call, answer):
+    assert answer in error_of(call) and ("where no decay" in error_of(call)) is bool(answer)
 
 
 @pytest.mark.parametrize("call", sorted({*CALLS.values()}))
@@ -446,7 +446,7 @@ def test_what_changes_and_why_something_cannot_be_had_is_said(call, said):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "answer"),
     [
         ("LAMB(weight_decay_mode='adamw')", "not 'adamw'. Did you mean 'decoupled'?"),
         ("LAMB(weight_decay_mode='updates')", "Did you mean 'update'?"),
@@ -471,10 +471,10 @@ def test_what_changes_and_why_something_cannot_be_had_is_said(call, said):
         ("LAMB(bounds={1: (0, 1)})", "bounds has no 1: its keys are 'weight_norm', 'trust_ratio'."),
     ],
 )  # fmt: skip
-def test_a_wrong_key_or_value_is_answered_with_the_one_that_was_meant(call, said):
+def test_a_wrong_key_or_value_is_answered_with_the_one_that_was_meant(call, answer):
     with pytest.raises(ValueError) as caught:
         eval(call, dict(NAMES))
-    assert str(caught.value).endswith(said)
+    assert str(caught.value).endswith(answer)
 
 
 @every_frontend
@@ -522,7 +522,7 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "answer"),
     [
         ("LANS(1e-3, grad_norm=True)",
          "LANS has no argument 'grad_norm' (did you mean max_grad_norm?). LANS(0.001, "
@@ -536,8 +536,8 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
         ("LAMB(1e-3, lr_scheduler='step')", "schedules.CosineDecay(rate, steps), takes the place"),
     ],
 )  # fmt: skip
-def test_a_call_that_is_refused_is_not_recommended(call, said):
-    assert said in error_of(call) and "write" not in error_of(call)
+def test_a_call_that_is_refused_is_not_recommended(call, answer):
+    assert answer in error_of(call) and "write" not in error_of(call)
     assert "?." not in error_of(call)
 
 

@@ -215,8 +215,8 @@ def test_variables_of_the_users_own_are_left_over(tmp_path):
     old.compile(garden_lamb.LAMB(0.1), "mse")
     old.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
     tracked = {"net": old, "optimizer": old.optimizer, "count": old.optimizer.iterations}
-    own = {"step": tf.Variable(7), "state": {"epoch": tf.Variable(2)}, "teacher": frozen}
-    path = tf.train.Checkpoint(**tracked, **own).save(str(tmp_path / "ckpt"))
+    objects = {"step": tf.Variable(7), "state": {"epoch": tf.Variable(2)}, "teacher": frozen}
+    path = tf.train.Checkpoint(**tracked, **objects).save(str(tmp_path / "ckpt"))
     report = tf_lamb.tf_keras.migrate(path, tf_lamb.tf_keras.LAMB(0.1), renamed_model(tf_keras))
     names = {"step", "state/epoch", "teacher/... (4 variables)"}
     assert {*report.left_over} == {*report.own_variables} == names

@@ -143,10 +143,11 @@ class Attributes:
         way = (_PROPERTIES | _METHODS).get(name)
         if way is None or (way.is_in_tf_keras and not self._is_keras_3):
             return ""
-        host, other = ("Keras 3", ", nor has tf_keras") if self._is_keras_3 else ("tf_keras", "")
+        host = "Keras 3" if self._is_keras_3 else "tf_keras"
         if way.is_in_tf_keras:
             return f"{host} has no {code}"
-        return f"{host} has no {code}{other} outside of its legacy optimizers"
+        tf_keras_too = ", nor has tf_keras" if self._is_keras_3 else ""
+        return f"{host} has no {code}{tf_keras_too} outside of its legacy optimizers"
 
     def _instead_of_call(self, node: cst.Attribute, call: cst.Call) -> str:
         """Returns what to write for a call of a method of an old optimizer."""
@@ -164,8 +165,8 @@ class Attributes:
             if node.attr.value == "_set_hyper" and name == "learning_rate":
                 return f"{owner}.learning_rate = {second}"
             first = f"{first[0]}{name}{first[-1]}" if first[0] in "\"'" else first
-        if node.attr.value == "get_slot" and (found := _TRAINED_VARIABLE.fullmatch(first)):
-            return f"{owner}.state_of({found[1]})[{second}]"
+        if node.attr.value == "get_slot" and (variable := _TRAINED_VARIABLE.fullmatch(first)):
+            return f"{owner}.state_of({variable[1]})[{second}]"
         return _METHODS[node.attr.value].code.format(owner, first, second)
 
     def _rename_reset(self, node: cst.Attribute):

@@ -146,14 +146,14 @@ class Building:
 
         A name in the arguments may stand for it.
         """
-        found: list = []
+        nodes: list = []
         for argument in update.args:
-            found += matchers.findall(argument, _TRAINED_NODE)
+            nodes += matchers.findall(argument, _TRAINED_NODE)
             for name in matchers.findall(argument, matchers.Name()):
                 assignment = self._script.assignment_of(name)
                 if assignment is not None and matchers.matches(assignment.value, _TRAINED_NODE):
-                    found.append(assignment.value)
-        return found
+                    nodes.append(assignment.value)
+        return nodes
 
     def _is_whole(self, node: cst.Attribute) -> bool:
         """Returns whether a list of variables is an argument or a value, and no part of one.

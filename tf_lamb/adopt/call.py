@@ -151,11 +151,11 @@ def _legacy_notes(source, values, script_code):
         strings = _strings_of(value, script_code)
         are_known = are_known and strings is not None
         patterns += strings or []
-    found = [repr(pattern) for pattern in patterns if "$" in pattern or ":0" in pattern]
+    suffixed = [repr(pattern) for pattern in patterns if "$" in pattern or ":0" in pattern]
     if not are_known:
         notes.append(f"{searched} A pattern with $ or :0 may match different variables here.")
-    elif found:
-        names = " and ".join(dict.fromkeys(found))
+    elif suffixed:
+        names = " and ".join(dict.fromkeys(suffixed))
         notes.append(f"{searched} {names} may match different variables here.")
     # Model Garden's LARS refuses the gradients of an embedding that have repeated rows.
     clips = any(values.get(name) is not None for name in _CLIPPINGS)

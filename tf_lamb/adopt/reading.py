@@ -229,7 +229,7 @@ class Script:
             for alias in aliases_of(assignment.node):
                 if _bound_name(alias) == assignment.name:
                     texts.setdefault(self.positions[alias].start.line, []).append(text)
-        return {line: "; ".join(dict.fromkeys(found)) for line, found in texts.items()}
+        return {line: "; ".join(dict.fromkeys(reasons)) for line, reasons in texts.items()}
 
     def _ancestors(self, node):
         """Yields a node of the syntax tree, then its parent, and so on up to the root."""

@@ -129,5 +129,5 @@ def _advice(script: Script, token: tokenize.TokenInfo) -> str:
     if token.type == tokenize.NAME:
         return f", because its meaning is not certain: if it is the optimizer, write {our_class}"
     is_type = optimizer_type != "muon" and script.imported_packages & _GARDEN_PACKAGES
-    other = f', or "tf_{optimizer_type}" in a config of the Model Garden' if is_type else ""
-    return f", because it is a text: if it selects the optimizer, write {our_class}(...){other}"
+    in_config = f', or "tf_{optimizer_type}" in a config of the Model Garden' if is_type else ""
+    return f", because it is a text: if it selects the optimizer, write {our_class}(...){in_config}"

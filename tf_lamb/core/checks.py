@@ -93,10 +93,10 @@ _KEYS_ELSEWHERE = {
     "multiplier": "rate", "mu_dtype": "slots", "accumulator_dtype": "slots", "state": "slots",
     "master_weights": "masters", "ratio": "trust_ratio",
 }  # fmt: skip
-# Key -> what is said of it where it is probably meant.
+# Key -> what a suggestion to use it adds about it.
 _EXPLANATIONS = {"rate": ", a factor of the optimizer's rate"}
 # The least similarity, as `difflib` computes it, of a misspelt name and the right one.
-_MIN_SIMILARITY = 0.75
+MIN_SIMILARITY = 0.75
 
 
 def number(name: str, value, interval: str = "") -> float:
@@ -158,12 +158,12 @@ def choice(name: str, value) -> str:
     """
     if not isinstance(value, str) or value not in CHOICES[name]:
         choices_text = ", ".join(map(repr, CHOICES[name]))
-        meant = _meant_text(value, CHOICES[name], _VALUES_ELSEWHERE.get(name, {}))
-        raise ValueError(f"{name} must be one of {choices_text}, not {value!r}.{meant}")
+        suggestion = _suggestion(value, CHOICES[name], _VALUES_ELSEWHERE.get(name, {}))
+        raise ValueError(f"{name} must be one of {choices_text}, not {value!r}.{suggestion}")
     return value
 
 
-def _meant_text(value, candidates: Collection[str], elsewhere: Mapping[str, str]) -> str:
+def _suggestion(value, candidates: Collection[str], elsewhere: Mapping[str, str]) -> str:
     """Returns " Did you mean ...?" with the name that a wrong one stands for; "" if there is none.
 
     Args:
@@ -177,7 +177,7 @@ def _meant_text(value, candidates: Collection[str], elsewhere: Mapping[str, str]
     match = elsewhere.get(text)
     if match not in candidates:
         parts = [name for name in candidates if len(text) > 2 and text in name]
-        match = next(iter(difflib.get_close_matches(text, candidates, 1, _MIN_SIMILARITY)), None)
+        match = next(iter(difflib.get_close_matches(text, candidates, 1, MIN_SIMILARITY)), None)
         match = match or (parts[0] if len(parts) == 1 else None)
     return f" Did you mean {match!r}{_EXPLANATIONS.get(match, '')}?" if match else ""
 
@@ -358,8 +358,8 @@ def _check_keys(name, value, keys: Collection[str]) -> Mapping:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} takes a dict with some of the keys {keys_text}, not {value!r}.")
     if unknown := [key for key in value if key not in keys]:
-        meant = _meant_text(unknown[0], keys, _KEYS_ELSEWHERE)
-        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {keys_text}.{meant}")
+        suggestion = _suggestion(unknown[0], keys, _KEYS_ELSEWHERE)
+        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {keys_text}.{suggestion}")
     return value
 
 
@@ -413,10 +413,10 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
         return (value,)
     if isinstance(value, str) or not isinstance(value, Sequence):
         preset = _nearest_preset(argument, value)
-        meant = f" Did you mean {preset or [value]!r}?" if isinstance(value, str) else ""
+        suggestion = f" Did you mean {preset or [value]!r}?" if isinstance(value, str) else ""
         raise TypeError(
             f"{argument} takes a list of regexes such as ['bias', 'layer_norm'], "
-            f"not {value!r}.{meant}"
+            f"not {value!r}.{suggestion}"
         )
     for pattern in value:
         if not isinstance(pattern, str):

@@ -102,8 +102,8 @@ class MigrationReport:
 
     def _left_over_lines(self) -> list[str]:
         """Returns what the report says of the variables in the source that were not used."""
-        others = [name for name in self.left_over if name not in self.own_variables]
-        lines = [", ".join(others)] if others else []
+        slot_owners = [name for name in self.left_over if name not in self.own_variables]
+        lines = [", ".join(slot_owners)] if slot_owners else []
         if self.own_variables:
             objects = dict.fromkeys(path.partition("/")[0] for path in self.own_variables)
             restored = ", ".join(f"{name}=..." for name in objects)

@@ -29,9 +29,6 @@ from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-# The least similarity, as `difflib` computes it, of a misspelt name and the right one. With a lower
-# limit, unrelated names would match.
-_MIN_SIMILARITY = 0.75
 _MAX_CHARACTERS = 100  # a value whose code is longer is shown as `...`
 _MAX_DEPTH = 3  # lists and dicts that are nested deeper are shown as `...`
 _HIDDEN = "..."
@@ -697,7 +694,7 @@ def _nearest_name(name: str, candidates: Sequence[str]) -> str | None:
         for candidate in candidates:
             if spelling == _spelling(candidate):
                 return candidate
-    if close := difflib.get_close_matches(name, candidates, 1, _MIN_SIMILARITY):
+    if close := difflib.get_close_matches(name, candidates, 1, checks.MIN_SIMILARITY):
         return close[0]
     # Letters in another order, such as "eplison", count little for difflib.
     letters = sorted(_spelling(name))

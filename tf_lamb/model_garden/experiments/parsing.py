@@ -320,12 +320,12 @@ def _in_our_words(config, key: str, value, path: str) -> tuple[str, str]:
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
             continue
-        found, notes, unsupported = arguments.translate(cls, {key: value})
-        if found and all(name in config.__dict__ for name in found):
+        our_arguments, notes, unsupported = arguments.translate(cls, {key: value})
+        if our_arguments and all(name in config.__dict__ for name in our_arguments):
             if refusal := arguments.refusal(cls, {key: value}):
                 return refusal.removesuffix("."), ""
-            pairs = " and ".join(f"{path}{name}={text}" for name, text in found.items())
+            pairs = " and ".join(f"{path}{name}={text}" for name, text in our_arguments.items())
             return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix("."), ""
-        is_needless = not found and not unsupported
+        is_needless = not our_arguments and not unsupported
         return "", "Leave it out" if is_needless else notes.removesuffix(".")
     return "", ""

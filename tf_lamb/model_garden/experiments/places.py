@@ -52,12 +52,12 @@ class Places:
             key: The name of the setting, which is not known there or takes settings of its own.
             value: What the user has written.
         """
-        found = self._of_schedule(key, value) or self._below(path, key, value)
-        if not found and not _is_misspelt(key, self._at(path)):
-            found = list(_settings_named(key, value, self._root))
-        if len(found) == 1:
-            return f"Write {_assignment(found[0], value)}"
-        return f"Did you mean {' or '.join(found)}?" if 1 < len(found) <= _MOST_PLACES else ""
+        paths = self._of_schedule(key, value) or self._below(path, key, value)
+        if not paths and not _is_misspelt(key, self._at(path)):
+            paths = list(_settings_named(key, value, self._root))
+        if len(paths) == 1:
+            return f"Write {_assignment(paths[0], value)}"
+        return f"Did you mean {' or '.join(paths)}?" if 1 < len(paths) <= _MOST_PLACES else ""
 
     def _at(self, path: str) -> Any:
         """Returns the config at a path; None if there is none, as in a list."""
