@@ -117,8 +117,12 @@ CALLS = {
         "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
     "LAMB(1e-3, lower_bound=0.5)": "LAMB(0.001, bounds={'weight_norm': (0.5, None)})",
     "LAMB(1e-3, max_coeff=5, min_coeff=0.1)": "LAMB(0.001, bounds={'trust_ratio': (0.1, 5)})",
+    "LAMB(1e-3, clamp_value=5)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'weight_norm': (0, 5)})",
     "LAMB(1e-3, clamp_value=10, debias=False)":
-        "LAMB(0.001, bias_correction=False, bounds={'weight_norm': (0, 10)})",
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'weight_norm': (0, 10)})",
     # optax, paddle, MXNet
     "LAMB(1e-3, b1=0.8, b2=0.99, eps_root=0.0, mask=None)":
         "LAMB(0.001, beta_1=0.8, beta_2=0.99, exclude_from_layer_adaptation=[])",
@@ -196,11 +200,14 @@ CALLS = {
     "LAMB(1e-3, use_trust_ratio=False)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
     "LANS(1e-3, layerwise_adaptation=False)":
         "LANS(0.001, exclude_from_layer_adaptation=['.*'])",
-    "LAMB(1e-3, adam=True)": "LAMB(0.001, exclude_from_layer_adaptation=['.*'])",
+    "LAMB(1e-3, adam=True)":
+        "LAMB(0.001, exclude_from_layer_adaptation=['.*'], bias_correction=False)",
     "LARS(0.1, trust_ratio=False)": "LARS(0.1, exclude_from_layer_adaptation=['.*'])",
     "LANS(0.1, trust_ratio=True)": "LANS(0.1)",
     "Muon(0.1, trust_ratio=False)": "Muon(0.1)",
-    "LAMB(1e-3, use_trust_ratio=True, adam=False)": "LAMB(0.001)",
+    "LAMB(1e-3, use_trust_ratio=True, adam=False)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'weight_norm': (0, 10)})",
     "SOAP(1e-3, use_trust_ratio=True)": "SOAP(0.001, bounds={'trust_ratio': (None, None)})",
     "LARS(0.1, weight_decay_filter=True, lars_adaptation_filter=True)":
         "LARS(0.1, exclude_from_weight_decay='norm_and_bias', "
@@ -257,7 +264,9 @@ CALLS = {
     "LARS(0.1, max_trust_ratio=5)": "LARS(0.1, bounds={'trust_ratio': (0, 5)})",
     "LAMB(1e-3, clip_trust_ratio=True)": "LAMB(0.001, bounds={'trust_ratio': (0, 1)})",
     "LANS(1e-3, trust_ratio_clip=False)": "LANS(0.001)",
-    "LAMB(1e-3, debias=True)": "LAMB(0.001)",
+    "LAMB(1e-3, debias=True)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'weight_norm': (0, 10)})",
     "LARS(0.1, trust_coef=0.001)": "LARS(0.1, trust_coefficient=0.001)",
     "LARS(0.1, trustcoef=0.001)": "LARS(0.1, trust_coefficient=0.001)",
     "LANS(1e-3, mode=1)": "LANS(0.001)",
@@ -430,7 +439,9 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("Muon(1e-3, adamw_wd=0.1)", "that one is AdamW's alone: pass weight_decay, and put"),
         ("LAMB(1e-3, b1=0.8)", "optax adapts what does not decay, too, as this empty list does."),
         ("LARS(1e-3, b1=0.8)", "The ratio of optax divides by the norm of the sum, as this form"),
-        ("LAMB(1e-3, debias=True)", "and there the rate, after the ratio: for the same steps pass"),
+        ("LAMB(1e-3, debias=True)", "There the rate is corrected, after the ratio: for the same"),
+        ("LAMB(1e-3, adam=True)", "Their Adam corrects no bias; pytorch_optimizer's divides the"),
+        ("LAMB(1e-3, clamp_value=10)", "corrects no bias without debias, takes 10 for a larger n"),
         ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
         ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),
         ("LANS(1e-3, trust_ratio_clip=10.0)", "LAMB, LARS, Muon and SOAP have bounds of a trust"),

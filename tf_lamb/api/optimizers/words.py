@@ -361,10 +361,9 @@ WORDS = (
         "Epsilon here stands outside of the root: pass epsilon.", noop=(False,),
     ),
     Word("debias=False", "torch_optimizer", "bias_correction=False", "", ("LAMB",)),
-    Word("debias", "torch_optimizer", "",
-         "Both moments are corrected here, and there the rate, after the ratio: for the same steps "
-         "pass bias_correction=False, and `Corrected` of docs/other_lambs.md as learning_rate.",
-         ("LAMB",)),
+    Word("debias", "torch_optimizer", "bias_correction=False",
+         "There the rate is corrected, after the ratio: for the same steps pass `Corrected` of "
+         "docs/other_lambs.md as learning_rate.", ("LAMB",)),
     Word("correct_bias", "Vyas' SOAP", None, "Bias is always corrected.", ("SOAP",), noop=(True,)),
     Word(
         "bias_correction", "timm, apex", None, "Bias is always corrected.",
@@ -391,6 +390,7 @@ WORDS = (
         }.items()
         for name in names
     ),
+    Word("n_sma_threshold", "pytorch_optimizer", None, "No rule here is rectified.", noop=(5,)),
     Word("dampening", _SGD_OF_TORCH, None, "A gradient enters the velocity whole.", noop=(0,)),
     Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
     Word("nesterov_momentum", "", "nesterov=nesterov_momentum"),
@@ -455,8 +455,11 @@ WORDS = (
     ),
     Word("clip", "apex's LARC", "form={'momentum': 'mixed', 'clip': clip}", "", ("LARS",)),
     Word("larc", "", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",), noop=(False,)),
-    Word("adam", "pytorch-lamb, pytorch_optimizer", "exclude_from_layer_adaptation=['.*']", "",
-         ("LAMB",), noop=(False,)),
+    Word("adam=True", "pytorch-lamb, torch_optimizer, pytorch_optimizer",
+         "exclude_from_layer_adaptation=['.*'], bias_correction=False",
+         "Their Adam corrects no bias; pytorch_optimizer's divides the rate by 1 - beta_1^t: see "
+         "docs/other_lambs.md.", ("LAMB",)),
+    Word("adam", "torch_optimizer", "", "", ("LAMB",), noop=(False,)),
     *(
         Word(name, "", replacement, "", classes, noop)
         for name in ("use_trust_ratio", "layerwise_adaptation", "layer_adaptation")
@@ -772,6 +775,11 @@ HABITS = (
     Habit(("apex", "timm", "timm, apex"), ("LAMB",), "global_clipnorm=1.0",
           "timm and apex clip the global norm to 1 unless max_grad_norm is passed.",
           ("max_grad_norm",)),
+    Habit(("torch_optimizer",), ("LAMB",),
+          "bias_correction=False, bounds={'weight_norm': (0, 10)}, "
+          "exclude_from_layer_adaptation=[]",
+          "torch_optimizer's Lamb corrects no bias without debias, takes 10 for a larger norm of a "
+          "weight, and adapts what does not decay.", (), ("pytorch_optimizer",)),
     Habit((_SGD_OF_TORCH,), ("LARS", "SGDP"), "momentum=0.0",
           "There momentum is 0 unless it is passed, and here 0.9."),
     Habit(("optax",), ("LAMB", "LARS"), "exclude_from_layer_adaptation=[]",
