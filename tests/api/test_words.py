@@ -116,7 +116,15 @@ CALLS = {
     "LARS(1.0, trust_coeff=0.002, trust_clip=True)":
         "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
     "LAMB(1e-3, lower_bound=0.5)": "LAMB(0.001, bounds={'weight_norm': (0.5, None)})",
-    "LAMB(1e-3, max_coeff=5, min_coeff=0.1)": "LAMB(0.001, bounds={'trust_ratio': (0.1, 5)})",
+    "LAMB(1e-3, max_coeff=5, min_coeff=0.1)":
+        "LAMB(0.001, epsilon=1e-08, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'trust_ratio': (0.1, 5)})",
+    "LAMB(1e-3, eps=1e-7, eps_inside_sqrt=False)":
+        "LAMB(0.001, epsilon=1e-07, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'trust_ratio': (0.01, 10)})",
+    "LAMB(1e-3, eps_inside_sqrt=True)":
+        "LAMB(0.001, epsilon=0.0001, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'trust_ratio': (0.01, 10)})",
     "LAMB(1e-3, clamp_value=5)":
         "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
         "bounds={'weight_norm': (0, 5)})",
@@ -234,7 +242,9 @@ CALLS = {
         "LAMB(0.001, global_clipnorm=1.0, dtypes={'masters': 'float32'})",
     "LAMB(1e-3, clip_grad_norm=False)": "LAMB(0.001)",
     # what nothing here needs
-    "LAMB(1e-3, cuda_aware=True, comm_backend_name='nccl', use_locking=False)": "LAMB(0.001)",
+    "LAMB(1e-3, cuda_aware=True, comm_backend_name='nccl', use_locking=False)":
+        "LAMB(0.001, epsilon=1e-08, exclude_from_layer_adaptation=[], bias_correction=False, "
+        "bounds={'trust_ratio': (0.01, 10)})",
     "Muon(0.02, rank=0, world_size=1, use_muon=True, backend='newtonschulz5')":
         "Muon(0.02, form={'update_scale': 'shape'})",
     "Muon(0.02, muon_params=[], adamw_params=[])": "Muon(0.02, form={'update_scale': 'shape'})",
@@ -407,7 +417,7 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(1e-3, nesterov=True)", "LANS is LAMB with Nesterov's step"),
         ("LAMB(1e-3, learning_rate_schedule=schedule)", "takes the place of the number."),
         ("LAMB(1e-3, learning_rate_fn=schedule)", "The schedule is passed as the rate itself"),
-        *((f"LAMB(1e-3, {word}=0.5)", "No gradient is compressed here. Without it, write LAMB(")
+        *((f"LAMB(1e-3, {word}=0.5)", "those of uncompressed LAMB. Without it, write LAMB(")
           for word in ("coeff_beta", "factor_max", "factor_min", "factor_threshold")),
         *((f"SOAP(1e-3, {word}=9)", said)
           for word, said in {
@@ -442,6 +452,11 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(1e-3, debias=True)", "There the rate is corrected, after the ratio: for the same"),
         ("LAMB(1e-3, adam=True)", "Their Adam corrects no bias; pytorch_optimizer's divides the"),
         ("LAMB(1e-3, clamp_value=10)", "corrects no bias without debias, takes 10 for a larger n"),
+        ("LAMB(1e-3, max_coeff=5)", "has this epsilon and these bounds by default, and adapts wh"),
+        ("LAMB(1e-3, max_coeff=5)", "corrects the rate, after the ratio: pass False here, and `C"),
+        ("LAMB(1e-3, eps_inside_sqrt=True)", "is added inside the root. Outside of it, where it"),
+        ("LAMB(1e-3, freeze_step=9)", "1-bit Lamb has this epsilon and these bounds by default,"),
+        ("LAMB(1e-3, freeze_step=9)", "corrects no bias, whatever its bias_correction is."),
         ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
         ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),
         ("LANS(1e-3, trust_ratio_clip=10.0)", "LAMB, LARS, Muon and SOAP have bounds of a trust"),
@@ -562,6 +577,8 @@ def test_a_call_that_is_refused_is_not_recommended(call, answer):
         ("LARS(0.1, betas=(0.9, 0.99))", "AdamW"),
         ("Muon(learning_rate=1e-3, lr=0.1, adjust_lr_fn='match_rms_adamw')",
          "'adjust_lr_fn' (torch's Muon; "),
+        ("LAMB(1e-3, max_coeff=5, max_grad_norm=0.0)", "timm and apex decay"),
+        ("LAMB(1e-3, freeze_step=9, max_coeff=5)", "Corrected"),
     ],
 )  # fmt: skip
 def test_what_is_of_another_source_is_not_said(call, unsaid):

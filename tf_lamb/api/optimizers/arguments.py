@@ -336,15 +336,15 @@ class _Call:
             return ""
         names = [base.__name__ for base in self._cls.__mro__ if base.__name__ in DEFAULT_DECAYS]
         decays = DEFAULT_DECAYS[names[0]] if names else {}
-        for row in self._used_rows:
-            if row.packages in decays:
-                packages = row.packages.split(", ")
-                verb = "decay" if len(packages) > 1 else "decays"
-                return (
-                    f"{join_words(packages)} {verb} by {decays[row.packages]} where no decay is "
-                    f"passed: add weight_decay={decays[row.packages]} to keep it."
-                )
-        return ""
+        sources = [row.packages for row in self._used_rows if row.packages in decays]
+        if not sources or not all(decays[source] for source in sources):
+            return ""
+        packages = sources[0].split(", ")
+        verb = "decay" if len(packages) > 1 else "decays"
+        return (
+            f"{join_words(packages)} {verb} by {decays[sources[0]]} where no decay is passed: add "
+            f"weight_decay={decays[sources[0]]} to keep it."
+        )
 
     def _scale_sentence(self) -> str:
         """Returns a sentence on the scales of Muon's steps if only `ns_steps` tells of a source."""

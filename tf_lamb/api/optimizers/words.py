@@ -145,6 +145,8 @@ _JORDAN = "Jordan's Muon"
 _SGD_OF_TORCH = "SGD of torch, LARS of timm"
 _TORCH_AND_JORDAN = "Muon of torch and of Jordan"
 _TORCH_AND_OPTAX = "Muon of torch and of optax"
+_DEEPSPEED_LAMB = "DeepSpeed's Lamb"
+_ONE_BIT_LAMB = "DeepSpeed's 1-bit Lamb"
 _XLA = "XLA compiles the update as one program."
 _CLIPS_OF_RATIO = (
     "trust_ratio_clip", "clip_trust_ratio", "max_trust_ratio", "trust_ratio_max",
@@ -191,7 +193,7 @@ _SCHEDULE = (
     "It belongs to a schedule, such as keras.optimizers.schedules.CosineDecay: pass that as "
     "learning_rate."
 )
-_NO_COMPRESSION = "No gradient is compressed here."
+_NO_COMPRESSION = "Nothing is compressed here: the steps are those of uncompressed LAMB."
 _DISTRIBUTION = "Keras, or the strategy of TensorFlow, knows the devices and sends gradients."
 _NO_CAUTION = "No rule here masks a step by the sign of its gradient."
 _NO_GRAFTING = "Its steps are Adam's, in the bases of Shampoo: they need no grafting."
@@ -356,10 +358,11 @@ WORDS = (
         "eps_root", "optax", None, "Epsilon here stands outside of the root: pass epsilon.",
         noop=(0,),
     ),
-    Word(
-        "eps_inside_sqrt", "DeepSpeed", None,
-        "Epsilon here stands outside of the root: pass epsilon.", noop=(False,),
-    ),
+    Word("eps_inside_sqrt=True", _DEEPSPEED_LAMB, "epsilon=0.0001",
+         "There epsilon, 1e-8 by default, is added inside the root. Outside of it, where it stands "
+         "here, its root, 1e-4, comes nearest."),
+    Word("eps_inside_sqrt", _DEEPSPEED_LAMB, None,
+         "Epsilon here stands outside of the root: pass epsilon.", noop=(False,)),
     Word("debias=False", "torch_optimizer", "bias_correction=False", "", ("LAMB",)),
     Word("debias", "torch_optimizer", "bias_correction=False",
          "There the rate is corrected, after the ratio: for the same steps pass `Corrected` of "
@@ -478,11 +481,11 @@ WORDS = (
          ("LAMB", "LANS"), noop=(False,)),
     Word("use_nvlamb", "apex", "exclude_from_layer_adaptation=[]", "NVLAMB adapts every variable.",
          ("LAMB",), noop=(False,)),
-    Word("min_coeff, max_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, max_coeff)}",
-         "", ("LAMB", "LARS")),
-    Word("max_coeff", "DeepSpeed", "bounds={'trust_ratio': (0.01, max_coeff)}", "",
+    Word("min_coeff, max_coeff", _DEEPSPEED_LAMB,
+         "bounds={'trust_ratio': (min_coeff, max_coeff)}", "", ("LAMB", "LARS")),
+    Word("max_coeff", _DEEPSPEED_LAMB, "bounds={'trust_ratio': (0.01, max_coeff)}", "",
          ("LAMB", "LARS")),
-    Word("min_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, 10)}", "",
+    Word("min_coeff", _DEEPSPEED_LAMB, "bounds={'trust_ratio': (min_coeff, 10)}", "",
          ("LAMB", "LARS")),
     *(
         Word(name, "MXNet", None, "LANS has no bounds of a norm.", ("LANS",), noop=(None,))
@@ -730,14 +733,14 @@ WORDS = (
     ),
     Word("jit", "", "jit_compile=jit"),
     *(
-        Word(name, "DeepSpeed's 1-bit Lamb", None, _NO_COMPRESSION)
+        Word(name, _ONE_BIT_LAMB, None, _NO_COMPRESSION)
         for name in ("freeze_step", "coeff_beta", "factor_max", "factor_min", "factor_threshold")
     ),
     *(
         Word(name, packages, "", _DISTRIBUTION)
         for name, packages in {
-            "cuda_aware": "DeepSpeed's 1-bit Lamb", "comm_backend_name": "DeepSpeed's 1-bit Lamb",
-            "rank": _JORDAN, "world_size": _JORDAN,
+            "cuda_aware": _ONE_BIT_LAMB, "comm_backend_name": _ONE_BIT_LAMB,
+            "deepspeed": _ONE_BIT_LAMB, "rank": _JORDAN, "world_size": _JORDAN,
         }.items()
     ),
     Word("use_locking", "TensorFlow 1", "", "A step takes no locks."),
@@ -780,6 +783,18 @@ HABITS = (
           "exclude_from_layer_adaptation=[]",
           "torch_optimizer's Lamb corrects no bias without debias, takes 10 for a larger norm of a "
           "weight, and adapts what does not decay.", (), ("pytorch_optimizer",)),
+    Habit((_ONE_BIT_LAMB,), ("LAMB",),
+          "epsilon=1e-8, bias_correction=False, bounds={'trust_ratio': (0.01, 10)}, "
+          "exclude_from_layer_adaptation=[]",
+          "1-bit Lamb has this epsilon and these bounds by default, adapts what does not decay, "
+          "and corrects no bias, whatever its bias_correction is."),
+    Habit((_DEEPSPEED_LAMB,), ("LAMB",),
+          "epsilon=1e-8, bias_correction=False, bounds={'trust_ratio': (0.01, 10)}, "
+          "exclude_from_layer_adaptation=[]",
+          "DeepSpeed's Lamb has this epsilon and these bounds by default, and adapts what does not "
+          "decay. Its bias_correction=True, the default, corrects the rate, after the ratio: pass "
+          "False here, and `Corrected` of docs/other_lambs.md as learning_rate.",
+          (), (_ONE_BIT_LAMB,)),
     Habit((_SGD_OF_TORCH,), ("LARS", "SGDP"), "momentum=0.0",
           "There momentum is 0 unless it is passed, and here 0.9."),
     Habit(("optax",), ("LAMB", "LARS"), "exclude_from_layer_adaptation=[]",
@@ -789,14 +804,18 @@ HABITS = (
 )  # fmt: skip
 
 # Name of an optimizer of this package -> packages, as in `Word.packages` -> the weight decay of
-# their optimizer if none is passed. Those with 0, as here, are left out.
+# their optimizer if none is passed. Those with 0, as here, are left out, unless others with another
+# decay share their arguments.
 DEFAULT_DECAYS = {
-    "LAMB": {"apex": 0.01, "timm": 0.01, "timm, apex": 0.01, "paddle": 0.01},
+    "LAMB": {
+        "apex": 0.01, "timm": 0.01, "timm, apex": 0.01, "paddle": 0.01, _DEEPSPEED_LAMB: 0.0,
+        _ONE_BIT_LAMB: 0.0,
+    },
     "LARS": {"paddle": 0.0005, "MLPerf": 0.0001},
     "LANS": {"LANS of its authors": 0.01},
     "Muon": {_TORCH_MUON: 0.1, _KERAS_MUON: 0.004},
     "SOAP": {"Vyas' SOAP": 0.01},
-}
+}  # fmt: skip
 
 
 def is_known(name: str) -> bool:
