@@ -115,7 +115,10 @@ CALLS = {
     "LARS(0.1, momentum=0.9, dampening=0.0)": "LARS(0.1, momentum=0.9)",
     "LARS(1.0, trust_coeff=0.002, trust_clip=True)":
         "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
-    "LAMB(1e-3, lower_bound=0.5)": "LAMB(0.001, bounds={'weight_norm': (0.5, None)})",
+    "LAMB(1e-3, lower_bound=0.5)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bounds={'weight_norm': (0.5, None)})",
+    "LAMB(1e-3, lower_bound=None, upper_bound=10)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], bounds={'weight_norm': (0, 10)})",
     "LAMB(1e-3, max_coeff=5, min_coeff=0.1)":
         "LAMB(0.001, epsilon=1e-08, exclude_from_layer_adaptation=[], bias_correction=False, "
         "bounds={'trust_ratio': (0.1, 5)})",
@@ -145,7 +148,14 @@ CALLS = {
         "LAMB(0.001, beta_1=0.8, weight_decay=0.01, exclude_from_layer_adaptation=[], "
         "dtypes={'slots': 'bfloat16'})",
     "LAMB(1e-3, multi_precision=True, clip_gradient=5.0)":
-        "LAMB(0.001, clipvalue=5.0, dtypes={'masters': 'float32'})",
+        "LAMB(0.001, exclude_from_layer_adaptation=[], clipvalue=5.0, "
+        "dtypes={'masters': 'float32'})",
+    "LAMB(1e-3, aggregate_num=4, use_fused_step=True)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[])",
+    "LANS(1e-3, begin_num_update=0, param_dict={})":
+        "LANS(0.001, exclude_from_layer_adaptation=[])",
+    "LARS(0.1, momentum_correction=False)":
+        "LARS(0.1, momentum=0.0, exclude_from_weight_decay=['gamma', 'beta', 'bias'])",
     "LARS(1.0, trust_coefficient=0.01, eps=1e-9, b1=0.9)":
         "LARS(1.0, momentum=0.9, epsilon=1e-09, exclude_from_layer_adaptation=[], "
         "trust_coefficient=0.01, form={'denominator': 'norm_of_sum'})",
@@ -438,7 +448,7 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(1e-3, adam_w_mode=False)", "The weight_decay of apex is 0.01 if none is passed."),
         ("Muon(0.02, adam_lr_ratio=0.1)", "Muon here by this share of it"),
         ("LARS(0.1, max_epoch=10)", "It belongs to a schedule"),
-        ("LANS(1e-3, lower_bound=1e-3, upper_bound=10.0)", "LANS has no bounds of a norm."),
+        ("LANS(1e-3, lower_bound=1e-3, upper_bound=10.0)", "LANS has no upper bound of a norm."),
         ("Muon(1e-3, ns_steps=6)",
          "torch (decay 0.1 by default), Jordan and optax scale steps by the shape: add "
          "'update_scale': 'shape' to form for theirs; Keras (decay 0.004 by default) scales them "
@@ -457,6 +467,14 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(1e-3, eps_inside_sqrt=True)", "is added inside the root. Outside of it, where it"),
         ("LAMB(1e-3, freeze_step=9)", "1-bit Lamb has this epsilon and these bounds by default,"),
         ("LAMB(1e-3, freeze_step=9)", "corrects no bias, whatever its bias_correction is."),
+        ("LAMB(1e-3, lower_bound=0.5)", "There lower_bound lifts the norm of a weight at 0, too"),
+        ("LANS(1e-3, lower_bound=0.5)", "There lower_bound lifts the norm of a weight at 0, too"),
+        ("LAMB(1e-3, upper_bound=5)", "MXNet adapts what does not decay, too, as this empty list"),
+        ("LARS(0.1, eta=0.001)", "MXNet's Module exempts what ends with gamma, beta or bias, as"),
+        ("LARS(0.1, eta=0.001)", "Epsilon is 1e-8 in MXNet 2, and 0 in 1.9 and here."),
+        ("LARS(0.1, lazy_update=False)", "There momentum is 0 unless it is passed, and here 0.9."),
+        ("LARS(0.1, momentum_correction=True)", "that of the first four variables alone: see"),
+        ("LAMB(1e-3, aggregate_num=4)", "It is for the kernels of MXNet. XLA compiles the update"),
         ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
         ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),
         ("LANS(1e-3, trust_ratio_clip=10.0)", "LAMB, LARS, Muon and SOAP have bounds of a trust"),

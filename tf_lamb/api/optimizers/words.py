@@ -147,6 +147,7 @@ _TORCH_AND_JORDAN = "Muon of torch and of Jordan"
 _TORCH_AND_OPTAX = "Muon of torch and of optax"
 _DEEPSPEED_LAMB = "DeepSpeed's Lamb"
 _ONE_BIT_LAMB = "DeepSpeed's 1-bit Lamb"
+_MXNET = "MXNet"
 _XLA = "XLA compiles the update as one program."
 _CLIPS_OF_RATIO = (
     "trust_ratio_clip", "clip_trust_ratio", "max_trust_ratio", "trust_ratio_max",
@@ -195,6 +196,19 @@ _SCHEDULE = (
 )
 _NO_COMPRESSION = "Nothing is compressed here: the steps are those of uncompressed LAMB."
 _DISTRIBUTION = "Keras, or the strategy of TensorFlow, knows the devices and sends gradients."
+_LIFTED_ZERO = (
+    "There lower_bound lifts the norm of a weight at 0, too, which is thus adapted; here its ratio "
+    "is 1."
+)
+_COUNT_OF_STEPS = (
+    "It is the number of steps already taken; here that is iterations, which a saved optimizer "
+    "restores."
+)
+_MXNET_LARS = (
+    "MXNet's Module exempts what ends with gamma, beta or bias, as exclude_from_weight_decay="
+    "['gamma', 'beta', 'bias'] does; its Gluon exempts nothing. Epsilon is 1e-8 in MXNet 2, and 0 "
+    "in 1.9 and here."
+)
 _NO_CAUTION = "No rule here masks a step by the sign of its gradient."
 _NO_GRAFTING = "Its steps are Adam's, in the bases of Shampoo: they need no grafting."
 _MUON_PICKS = (
@@ -416,7 +430,10 @@ WORDS = (
     Word("trust_coeff", "timm", "trust_coefficient=trust_coeff, form={'momentum': 'mixed'}",
          "timm's epsilon is 1e-8, and its momentum is 0 where none is given."),
     Word("lars_coeff", "paddle", "trust_coefficient=lars_coeff", "", ("LARS",)),
-    Word("eta", "others' LARS", "trust_coefficient=eta"),
+    Word("eta", "others' LARS", "trust_coefficient=eta", _MXNET_LARS),
+    Word("momentum_correction", _MXNET, None,
+         "It scales momentum with the rate, but that of the first four variables alone: see "
+         "docs/other_lambs.md.", ("LARS",), noop=(False,)),
     *(
         Word(name, packages, None, note, classes)
         for classes, note in {
@@ -487,15 +504,17 @@ WORDS = (
          ("LAMB", "LARS")),
     Word("min_coeff", _DEEPSPEED_LAMB, "bounds={'trust_ratio': (min_coeff, 10)}", "",
          ("LAMB", "LARS")),
-    *(
-        Word(name, "MXNet", None, "LANS has no bounds of a norm.", ("LANS",), noop=(None,))
-        for name in ("lower_bound", "upper_bound")
-    ),
-    Word("lower_bound, upper_bound", "MXNet",
-         "bounds={'weight_norm': (lower_bound, upper_bound)}", "", ("LAMB",)),
-    Word("upper_bound", "MXNet", "bounds={'weight_norm': (0, upper_bound)}", "", ("LAMB",)),
-    Word("lower_bound", "MXNet", "bounds={'weight_norm': (lower_bound, None)}", "", ("LAMB",),
+    Word("lower_bound", _MXNET, None, f"LANS has no lower bound of a norm. {_LIFTED_ZERO}",
+         ("LANS",), noop=(None,)),
+    Word("upper_bound", _MXNET, None, "LANS has no upper bound of a norm.", ("LANS",),
          noop=(None,)),
+    Word("upper_bound, lower_bound=None", _MXNET, "bounds={'weight_norm': (0, upper_bound)}", "",
+         ("LAMB",), noop=(None,)),
+    Word("lower_bound, upper_bound", _MXNET,
+         "bounds={'weight_norm': (lower_bound, upper_bound)}", _LIFTED_ZERO, ("LAMB",)),
+    Word("upper_bound", _MXNET, "bounds={'weight_norm': (0, upper_bound)}", "", ("LAMB",)),
+    Word("lower_bound", _MXNET, "bounds={'weight_norm': (lower_bound, None)}",
+         _LIFTED_ZERO, ("LAMB",), noop=(None,)),
     Word("clamp_value", "torch_optimizer", "bounds={'weight_norm': (0, clamp_value)}", "",
          ("LAMB",)),
     Word("max_unorm", "bitsandbytes", None,
@@ -688,7 +707,7 @@ WORDS = (
     Word("clip_by_global_norm", "optax", "global_clipnorm=clip_by_global_norm", noop=(None,)),
     Word("clip_value", "torch's clip_grad_value_", "clipvalue=clip_value", noop=(None,)),
     Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", noop=(None,)),
-    Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", noop=(None, -1)),
+    Word("clip_gradient", _MXNET, "clipvalue=clip_gradient", noop=(None, -1)),
     Word("pre_norm", "pytorch_optimizer", None,
          "Gradients are clipped by a number, global_clipnorm, and not divided by a norm.",
          noop=(False,)),
@@ -717,9 +736,9 @@ WORDS = (
     Word("multi_precision", "paddle, MXNet", "dtypes={'masters': 'float32'}", noop=(False,)),
     Word("optim_bits", "bitsandbytes", None,
          "The smallest slots are dtypes={'slots': 'bfloat16'}.", noop=(32,)),
-    Word("rescale_grad", "MXNet", None, "The loss is a mean already: scale it, if need be.",
+    Word("rescale_grad", _MXNET, None, "The loss is a mean already: scale it, if need be.",
          noop=(1,)),
-    Word("lazy_update", "MXNet", None, "The moments of rows without a gradient decay, too.",
+    Word("lazy_update", _MXNET, None, "The moments of rows without a gradient decay, too.",
          noop=(False,)),
     Word("ema_decay", "timm", "use_ema=True, ema_momentum=ema_decay", noop=(None,)),
     Word("average_decay", "TensorFlow Addons, Model Garden",
@@ -743,6 +762,12 @@ WORDS = (
             "deepspeed": _ONE_BIT_LAMB, "rank": _JORDAN, "world_size": _JORDAN,
         }.items()
     ),
+    *(
+        Word(name, _MXNET, "", f"It is for the kernels of MXNet. {_XLA}")
+        for name in ("aggregate_num", "use_fused_step")
+    ),
+    *(Word(name, _MXNET, "", _PARAMETERS) for name in ("param_idx2name", "param_dict", "sym")),
+    Word("begin_num_update", _MXNET, "", _COUNT_OF_STEPS, noop=(0,)),
     Word("use_locking", "TensorFlow 1", "", "A step takes no locks."),
     Word("lookahead", "", None,
          "Nothing here averages as Lookahead does; use_ema=True averages by another rule.",
@@ -795,7 +820,11 @@ HABITS = (
           "decay. Its bias_correction=True, the default, corrects the rate, after the ratio: pass "
           "False here, and `Corrected` of docs/other_lambs.md as learning_rate.",
           (), (_ONE_BIT_LAMB,)),
-    Habit((_SGD_OF_TORCH,), ("LARS", "SGDP"), "momentum=0.0",
+    Habit((_MXNET,), ("LAMB", "LANS"), "exclude_from_layer_adaptation=[]",
+          "MXNet adapts what does not decay, too, as this empty list does."),
+    Habit((_MXNET,), ("LARS",), "exclude_from_weight_decay=['gamma', 'beta', 'bias']",
+          _MXNET_LARS),
+    Habit((_SGD_OF_TORCH, _MXNET), ("LARS", "SGDP"), "momentum=0.0",
           "There momentum is 0 unless it is passed, and here 0.9."),
     Habit(("optax",), ("LAMB", "LARS"), "exclude_from_layer_adaptation=[]",
           "optax adapts what does not decay, too, as this empty list does."),
