@@ -134,6 +134,9 @@ CALLS = {
     "LAMB(1e-3, clamp_value=10, debias=False)":
         "LAMB(0.001, exclude_from_layer_adaptation=[], bias_correction=False, "
         "bounds={'weight_norm': (0, 10)})",
+    "LAMB(1e-3, step=0)": "LAMB(0.001, global_clipnorm=1.0)",
+    "LAMB(1e-3, reduced_precision_dtype='bfloat16')":
+        "LAMB(0.001, global_clipnorm=1.0, dtypes={'masters': 'float32'})",
     # optax, paddle, MXNet
     "LAMB(1e-3, b1=0.8, b2=0.99, eps_root=0.0, mask=None)":
         "LAMB(0.001, beta_1=0.8, beta_2=0.99, exclude_from_layer_adaptation=[])",
@@ -474,6 +477,7 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LARS(0.1, eta=0.001)", "Epsilon is 1e-8 in MXNet 2, and 0 in 1.9 and here."),
         ("LARS(0.1, lazy_update=False)", "There momentum is 0 unless it is passed, and here 0.9."),
         ("LARS(0.1, momentum_correction=True)", "that of the first four variables alone: see"),
+        ("LAMB(1e-3, step=7)", "here that is iterations, which a saved optimizer restores."),
         ("LAMB(1e-3, aggregate_num=4)", "It is for the kernels of MXNet. XLA compiles the update"),
         ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
         ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),

@@ -306,6 +306,7 @@ WORDS = (
             "max_epoch": "others' LARS",
             "max_lr": "torch's schedules", "total_steps": "TensorFlow Addons, torch's schedules",
             "decay_steps": "Keras's schedules", "lr_decay": "", "learning_rate_decay": "",
+            "steps": "",
         }.items()
     ),
     *(
@@ -768,6 +769,8 @@ WORDS = (
     ),
     *(Word(name, _MXNET, "", _PARAMETERS) for name in ("param_idx2name", "param_dict", "sym")),
     Word("begin_num_update", _MXNET, "", _COUNT_OF_STEPS, noop=(0,)),
+    Word("step", "apex", "", _COUNT_OF_STEPS, noop=(0,)),
+    Word("reduced_precision_dtype", "apex", "dtypes={'masters': 'float32'}", noop=(None,)),
     Word("use_locking", "TensorFlow 1", "", "A step takes no locks."),
     Word("lookahead", "", None,
          "Nothing here averages as Lookahead does; use_ema=True averages by another rule.",
