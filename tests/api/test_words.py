@@ -20,6 +20,10 @@ NAMES = {
     "schedule": keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9),
     **{name: getattr(tf_lamb.keras, name) for name in tf_lamb.core.rules.OURS},
 }  # fmt: skip
+QUINTIC = (
+    "'coefficients': [(4.0848, -6.8946, 2.927), (3.9505, -6.3029, 2.6377), "
+    "(3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]"
+)
 # What is typed -> what the error says to write.
 CALLS = {
     # TensorFlow Addons and old Keras
@@ -273,6 +277,26 @@ CALLS = {
     "Muon(1e-3, ns_coefficients=(3, -4, 2), adjust_lr_fn='match_rms_adamw')":
         "Muon(0.001, form={'coefficients': (3, -4, 2), 'update_scale': 'rms'})",
     "Muon(1e-3, ns_steps=6, rms_rate=0.2)": "Muon(0.001, form={'newton_schulz_steps': 6})",
+    # timm's Muon
+    **{
+        f"Muon({typed})": f"Muon({learning_rate}, exclude_from_layer_adaptation=[], "
+        f"nesterov=False, form={{{form}}}, {betas}, epsilon=1e-07)"
+        for typed, learning_rate, form, betas in [
+            ("conv_mode='flatten'", "learning_rate=0.02", QUINTIC, "beta_2=0.95"),
+            ("lr=0.01, conv_mode='flatten'", "learning_rate=0.01", QUINTIC, "beta_2=0.95"),
+            ("1e-3, ns_coefficients='quintic'", "0.001", QUINTIC, "beta_2=0.95"),
+            ("1e-3, ns_coefficients='original'", "0.001", "'coefficients': 'jordan'",
+             "beta_2=0.95"),
+            ("1e-3, ns_coefficients='polar_express'", "0.001", "'coefficients': 'polar_express'",
+             "beta_2=0.95"),
+            ("lr=0.01, fallback_lr_scale=0.1", "learning_rate=0.01",
+             f"'fallback_lr_scale': 0.1, {QUINTIC}", "beta_2=0.95"),
+            ("1e-3, betas=(0.9, 0.99), adjust_lr_fn='match_rms_adamw', ns_steps=5", "0.001",
+             f"'newton_schulz_steps': 5, {QUINTIC}", "beta_1=0.9, beta_2=0.99"),
+            ("1e-3, betas=(0.9, 0.99), adjust_lr_fn='original'", "0.001",
+             f"'update_scale': 'shape', {QUINTIC}", "beta_1=0.9, beta_2=0.99"),
+        ]
+    },
     # schedules, ratios, corrections
     "LAMB(num_warmup_steps=10, num_train_steps=100)":
         "LAMB(learning_rate=tf_lamb.keras.schedules.Warmup(10, "
@@ -479,6 +503,11 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LARS(0.1, momentum_correction=True)", "that of the first four variables alone: see"),
         ("LAMB(1e-3, step=7)", "here that is iterations, which a saved optimizer restores."),
         ("LAMB(1e-3, aggregate_num=4)", "It is for the kernels of MXNet. XLA compiles the update"),
+        ("Muon(0.02, conv_mode='flatten')", "Embeddings are matrices, too, but what has an axis u"),
+        ("Muon(0.02, conv_mode='batched')", "A convolution is one matrix here, as with conv_mode="),
+        ("Muon(0.02, algo='adamuon')", "AdaMuon is another algorithm, which is not here. Without"),
+        ("Muon(0.02, adjust_lr_fn='rms_to_rms')", "sqrt(outputs/inputs) only where a layer widens"),
+        ("Muon(0.02, ns_coefficients='polar_express')", "Its numbers are not quite timm's: for th"),
         ("LAMB(1e-3, num_warmup_steps=9)", "schedules.CosineDecay: pass that as learning_rate. W"),
         ("LAMB(1e-3, num_warmup_steps=9, num_train_steps=99)", "and then down to 0 at the last."),
         ("LANS(1e-3, trust_ratio_clip=10.0)", "LAMB, LARS, Muon and SOAP have bounds of a trust"),
@@ -599,6 +628,9 @@ def test_a_call_that_is_refused_is_not_recommended(call, answer):
         ("LARS(0.1, betas=(0.9, 0.99))", "AdamW"),
         ("Muon(learning_rate=1e-3, lr=0.1, adjust_lr_fn='match_rms_adamw')",
          "'adjust_lr_fn' (torch's Muon; "),
+        ("Muon(lr=0.02, conv_mode='flatten')", "by the shape"),
+        ("Muon(lr=0.02, rank=0, conv_mode='flatten')", "by the shape"),
+        ("Muon(0.02, adjust_lr_fn='original', conv_mode='flatten')", "torch's Muon decays"),
         ("LAMB(1e-3, max_coeff=5, max_grad_norm=0.0)", "timm and apex decay"),
         ("LAMB(1e-3, freeze_step=9, max_coeff=5)", "Corrected"),
     ],

@@ -29,7 +29,7 @@ from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-_MAX_CHARACTERS = 100  # a value whose code is longer is shown as `...`
+_MAX_CHARACTERS = 180  # a value whose code is longer is shown as `...`
 _MAX_DEPTH = 3  # lists and dicts that are nested deeper are shown as `...`
 _HIDDEN = "..."
 _DID_YOU_MEAN = "did you mean"  # begins the label of a misspelt argument
@@ -511,7 +511,10 @@ class _Call:
         """Returns whether the call has all arguments of a row, with the values in the row.
 
         If the row also names an argument of this package, one that is not passed counts as None.
+        A call that earlier rows are for has none of the row's `unless_packages`.
         """
+        if any(used.packages in row.unless_packages for used in self._used_rows):
+            return False
         for word, required_value in row.conditions.items():
             if word in self._parameters:
                 value = {**self._user_arguments, **self.replacements}.get(word)

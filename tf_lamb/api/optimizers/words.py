@@ -33,6 +33,8 @@ class Word(NamedTuple):
             is then left out. Defaults to none.
         optimizer: The name of the optimizer of this package that does what those in `classes`
             cannot. `replacement` is None then. Defaults to none.
+        unless_packages: Packages, as in `packages`. The row is not for a call that an earlier row
+            of theirs is for. Defaults to none.
     """
 
     foreign_arguments: str
@@ -42,6 +44,7 @@ class Word(NamedTuple):
     classes: tuple[str, ...] = ()
     noop: tuple[Any, ...] = ()
     optimizer: str = ""
+    unless_packages: tuple[str, ...] = ()
 
     @property
     def conditions(self) -> Mapping[str, Any]:
@@ -142,6 +145,7 @@ _TORCH = "torch"
 _KERAS_MUON = "Keras's Muon"
 _TORCH_MUON = "torch's Muon"
 _JORDAN = "Jordan's Muon"
+_TIMM_MUON = "timm's Muon"
 _SGD_OF_TORCH = "SGD of torch, LARS of timm"
 _TORCH_AND_JORDAN = "Muon of torch and of Jordan"
 _TORCH_AND_OPTAX = "Muon of torch and of optax"
@@ -196,6 +200,7 @@ _SCHEDULE = (
 )
 _NO_COMPRESSION = "Nothing is compressed here: the steps are those of uncompressed LAMB."
 _DISTRIBUTION = "Keras, or the strategy of TensorFlow, knows the devices and sends gradients."
+_ONE_CONVOLUTION = "A convolution is one matrix here, as with conv_mode='flatten'."
 _LIFTED_ZERO = (
     "There lower_bound lifts the norm of a weight at 0, too, which is thus adapted; here its ratio "
     "is 1."
@@ -239,13 +244,42 @@ QUALIFIERS = {
 # A call is rewritten by the first row whose arguments it has. So a row of several arguments comes
 # before the rows of each of them.
 WORDS = (
+    # -- timm's Muon: before the words that it shares with torch's and Jordan's
+    Word("lr, fallback_lr_scale", _TIMM_MUON,
+         "learning_rate=lr, form={'fallback_lr_scale': fallback_lr_scale}", "", ("Muon",)),
+    Word("betas, adjust_lr_fn='match_rms_adamw'", _TIMM_MUON,
+         "beta_1=betas[0], beta_2=betas[1]", "", ("Muon",)),
+    Word("betas, adjust_lr_fn='original'", _TIMM_MUON,
+         "beta_1=betas[0], beta_2=betas[1], form={'update_scale': 'shape'}", "", ("Muon",)),
+    Word("adjust_lr_fn='rms_to_rms'", _TIMM_MUON, None,
+         "Steps are scaled by sqrt(outputs/inputs) only where a layer widens, with "
+         "form={'update_scale': 'shape'}.", ("Muon",)),
+    Word("ns_coefficients='quintic'", _TIMM_MUON, "", "", ("Muon",)),
+    Word("ns_coefficients='original'", _TIMM_MUON, "form={'coefficients': 'jordan'}", "",
+         ("Muon",)),
+    *(
+        Word(f"ns_coefficients={name!r}", _TIMM_MUON, "form={'coefficients': 'polar_express'}",
+             "Its numbers are not quite timm's: for those pass a list of triples.", ("Muon",))
+        for name in ("polar_express", "polar_express_safer")
+    ),
+    Word("conv_mode", _TIMM_MUON, None, _ONE_CONVOLUTION, ("Muon",), noop=("flatten",)),
+    Word("normalize_spatial", _TIMM_MUON, "", _ONE_CONVOLUTION, ("Muon",)),
+    Word("safety_factor", _TIMM_MUON, None,
+         "A matrix is divided by its norm alone before the Newton-Schulz steps.", ("Muon",),
+         noop=(1,)),
+    Word("scale_eps", _TIMM_MUON, None, "The epsilon of Newton-Schulz is 1e-7 for every shape.",
+         ("Muon",), noop=(False,)),
+    Word("algo", _TIMM_MUON, None, "AdaMuon is another algorithm, which is not here.", ("Muon",),
+         noop=("muon",)),
+    Word("verbose", _TIMM_MUON, "", "tf_lamb.describe prints which variables are matrices.",
+         ("Muon",)),
     # -- learning rate and decay
     Word(
         "lr, adjust_lr_fn='match_rms_adamw'", _TORCH_MUON, "learning_rate=lr", "", ("Muon",)
     ),
     Word(
         "lr", _TORCH_AND_JORDAN, "learning_rate=lr, form={'update_scale': 'shape'}",
-        _SHAPE, ("Muon",),
+        _SHAPE, ("Muon",), unless_packages=(_TIMM_MUON,),
     ),
     Word("lr", "torch, timm, apex, old Keras", "learning_rate=lr"),
     Word(
@@ -802,7 +836,16 @@ _SHAPED = (_JORDAN, _TORCH_MUON, _TORCH_AND_JORDAN, _TORCH_AND_OPTAX, "optax's M
            _TORCH)  # fmt: skip
 HABITS = (
     Habit(_SHAPED, ("Muon",), "form={'update_scale': 'shape'}", _SHAPE,
-          ("adjust_lr_fn", "consistent_rms", "rms_rate"), (_KERAS_MUON,)),
+          ("adjust_lr_fn", "consistent_rms", "rms_rate"), (_KERAS_MUON, _TIMM_MUON)),
+    Habit((_TIMM_MUON,), ("Muon",),
+          "learning_rate=0.02, nesterov=False, beta_2=0.95, epsilon=1e-7, "
+          "exclude_from_layer_adaptation=[], form={'coefficients': [(4.0848, -6.8946, 2.927), "
+          "(3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046), "
+          "(2.8366, -3.0525, 1.2012)]}",
+          "timm's Muon has these defaults. Embeddings are matrices, too, but what has an axis "
+          "under 4, or one over 128 times as long as the other, is left to AdamW, as treatments="
+          "{'path': {'rows': None}} leaves it. With nesterov=True it is left to NAdamW, which is "
+          "not here."),
     Habit(("apex", "timm", "timm, apex"), ("LAMB",), "global_clipnorm=1.0",
           "timm and apex clip the global norm to 1 unless max_grad_norm is passed.",
           ("max_grad_norm",)),
@@ -845,7 +888,7 @@ DEFAULT_DECAYS = {
     },
     "LARS": {"paddle": 0.0005, "MLPerf": 0.0001},
     "LANS": {"LANS of its authors": 0.01},
-    "Muon": {_TORCH_MUON: 0.1, _KERAS_MUON: 0.004},
+    "Muon": {_TORCH_MUON: 0.1, _KERAS_MUON: 0.004, _TIMM_MUON: 0.0},
     "SOAP": {"Vyas' SOAP": 0.01},
 }  # fmt: skip
 
