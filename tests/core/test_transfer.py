@@ -117,6 +117,7 @@ def test_it_warns_of_few_updates_left(batch, epochs, warns):
     before = epochs * math.ceil(60000 / 256)
     begin = f"Batch {batch:,} leaves {recipe.train_steps:,} of {before:,} updates"
     assert [text.startswith(begin) for text in texts] == [True] * warns
+    assert all("three small networks of a study" in text for text in texts)  # as in the recipe
 
 
 def test_what_is_not_given_is_not_set():

@@ -164,9 +164,9 @@ def transfer(
     if k >= LEAST_RATIO and steps < FEW_UPDATES:
         warn(
             f"Batch {batch_size:,} leaves {steps:,} of {old.steps:,} updates. What so few cost "
-            "three small tasks, in loss against batch 16 (docs/updates_left.md): "
-            f"{'; '.join(seen_lines(optimizer, steps))}. Take a smaller batch "
-            "(recipes.largest_batch), train longer, or let the batch grow (recipes.growing)."
+            "three small networks of a study, in loss against their batch 16 "
+            f"(docs/updates_left.md): {'; '.join(seen_lines(optimizer, steps))}. Take a smaller "
+            "batch (recipes.largest_batch), train longer, or let the batch grow (recipes.growing)."
         )
     return Recipe(
         title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
