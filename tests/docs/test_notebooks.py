@@ -1,5 +1,6 @@
 """The notebooks: each runs, small, from first cell to last, and is kept with its outputs."""
 
+import importlib.metadata
 import re
 import shlex
 import tomllib
@@ -12,13 +13,15 @@ from packaging.requirements import Requirement
 from support import notebooks
 from support.pages import ROOT
 
+from tf_lamb.model_garden.common import yamls
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDER = ROOT / "colab"
-# What a notebook installs of this package, and beside it.
+# The extra of this package that a notebook installs, and what it imports beside the package.
 INSTALLS = {
-    "carry_a_learning_rate": ({"tensorflow", "pictures"}, ["scikit-learn"]),
-    "keras_jax_bert": ({"jax", "pictures"}, ["keras-hub", "libtpu"]),
-    "tpu_strategy": ({"tf-keras", "pictures"}, ["scikit-learn"]),
+    "carry_a_learning_rate": ("tensorflow", ["tensorflow", "sklearn", "matplotlib"]),
+    "keras_jax_bert": ("jax", ["jax", "keras_hub", "libtpu", "matplotlib"]),
+    "tpu_strategy": (None, ["tensorflow", "tf_keras", "sklearn", "matplotlib"]),
 }
 # What shows pictures.
 PICTURES = {
@@ -97,11 +100,18 @@ def test_what_the_bert_quotes_came_out():
     assert quoted and quoted <= came_out
 
 
-def test_the_files_that_it_names_exist():
-    configs = re.findall(
-        r"model_garden_configs/\w+\.yaml", source(read("carry_a_learning_rate"), "garden")
-    )
-    assert configs and all((ROOT / config).is_file() for config in configs)
+def test_the_configs_that_it_names_are_shipped():
+    configs = re.findall(r"[\w/]+\.yaml", source(read("carry_a_learning_rate"), "garden"))
+    assert len(configs) == 2 and all(map(yamls.found, configs))
+
+
+@every_notebook
+def test_its_links_lead_somewhere_without_a_clone(name):
+    texts = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
+    links = re.findall(r"\]\(([^)\s]+)\)", "\n".join(texts))
+    assert [link for link in links if not link.startswith("https://")] == []
+    pages = re.findall(r"`((?:docs|colab)/[^`]+)`", "\n".join(texts))
+    assert all((ROOT / page).is_file() for page in pages)
 
 
 @every_notebook
@@ -124,17 +134,28 @@ def install_cell(name, address="https://example.org/someone/tf_lamb"):
     return source(read(name), "install").replace(PROJECT["urls"]["Repository"], address)
 
 
-@every_notebook
-def test_from_an_address_pip_installs_what_the_notebook_needs(name, elsewhere):
-    address = "https://example.org/someone/tf_lamb"
-    (line,), error = notebooks.pip_lines(install_cell(name, address), elsewhere)
-    extras, others = INSTALLS[name]
+def installed(name, cell, folder, absent=("tf_lamb",)):
+    """What the cell has pip install where packages are absent, a requirement each."""
+    (line,), error = notebooks.pip_lines(cell, folder, absent)
     assert error is None
-    *words, ours = shlex.split(line)
-    assert words == ["install", "--quiet", *others]
+    *words, requirements = line.partition("install --quiet ")
+    assert words == ["", "install --quiet "]
+    return shlex.split(requirements)
+
+
+def with_extra(ours, name):
+    extra, _ = INSTALLS[name]
+    return f"{ours}[{extra}]" if extra else str(ours)
+
+
+@every_notebook
+def test_from_an_address_pip_installs_the_repository(name, elsewhere):
+    address = "https://example.org/someone/tf_lamb"
+    (ours,) = installed(name, install_cell(name, address), elsewhere)
     requirement = Requirement(ours)
     assert (requirement.name, requirement.url) == ("tf_lamb", f"git+{address}")
-    assert requirement.extras == extras <= set(PROJECT["optional-dependencies"])
+    assert requirement.extras == {*filter(None, INSTALLS[name][:1])}
+    assert requirement.extras <= set(PROJECT["optional-dependencies"])
 
 
 @every_notebook
@@ -144,13 +165,8 @@ def test_in_a_clone_pip_installs_the_clone(name, elsewhere, monkeypatch):
     (clone / "tf_lamb" / "py.typed").touch()
     (clone / "colab").mkdir()
     monkeypatch.chdir(clone / "colab")
-    (line,), error = notebooks.pip_lines(source(read(name), "install"), elsewhere)
-    extras, others = INSTALLS[name]
-    assert error is None
-    *words, ours = shlex.split(line)
-    assert words == ["install", "--quiet", *others]
-    path, _, rest = ours.partition("[")
-    assert path == str(clone) and set(rest.rstrip("]").split(",")) == extras
+    cell = source(read(name), "install")
+    assert installed(name, cell, elsewhere) == [with_extra(clone, name)]
 
 
 @every_notebook
@@ -159,8 +175,8 @@ def test_without_an_address_it_says_what_to_do(name, elsewhere):
     lines, error = notebooks.pip_lines(cell, elsewhere)
     assert not lines
     assert str(error) == (
-        "Put a wheel of tf_lamb beside this notebook, or the address of your copy of the "
-        "repository into REPOSITORY, above."
+        "tf_lamb is not installed. Put a wheel of tf_lamb beside this notebook, or the address "
+        "of your copy of the repository into REPOSITORY, above."
     )
 
 
@@ -169,19 +185,33 @@ def test_beside_a_wheel_pip_installs_the_wheel(name, elsewhere):
     wheel = elsewhere / "tf_lamb-0.1.0-py3-none-any.whl"
     wheel.touch()
     cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
-    (line,), error = notebooks.pip_lines(cell, elsewhere)
-    extras, others = INSTALLS[name]
-    assert error is None
-    *words, ours = shlex.split(line)
-    assert words == ["install", "--quiet", *others]
-    path, _, rest = ours.partition("[")
-    assert path == str(wheel) and set(rest.rstrip("]").split(",")) == extras
+    assert installed(name, cell, elsewhere) == [with_extra(wheel, name)]
+
+
+@every_notebook
+def test_where_tf_lamb_is_installed_pip_installs_only_what_is_missing(name, elsewhere, capsys):
+    """A backend as pyproject bounds it. No wheel is asked for."""
+    extras = PROJECT["optional-dependencies"]
+    bounded = {*extras["tensorflow"], *extras["jax"], *extras["tf-keras"]}
+    distributions = importlib.metadata.packages_distributions()
+    _, others = INSTALLS[name]
+    cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
+    assert notebooks.pip_lines(cell, elsewhere, absent=()) == ([], None)
+    assert capsys.readouterr().out == ""  # as the kept outputs have it
+    for absent in [*([other] for other in others), others]:
+        found = installed(name, cell, elsewhere, absent)
+        assert f"Not installed yet: {', '.join(absent)}\n" in capsys.readouterr().out
+        for module, text in zip(absent, found, strict=True):
+            assert re.split("[<>=]", text)[0].replace("-", "_") in {
+                distribution.replace("-", "_") for distribution in distributions[module]
+            }
+            assert text in bounded or module in ("keras_hub", "libtpu", "sklearn", "matplotlib")
 
 
 @every_notebook
 def test_what_pip_did_not_install_is_named(name, elsewhere):
     (_,), error = notebooks.pip_lines(install_cell(name), elsewhere, installs=False)
-    assert str(error).startswith("Not installed: tf_lamb")
+    assert str(error).startswith("Not installed: tf_lamb.")
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ import re
 from unittest import mock
 
 
-def pip_lines(source, folder, installs=True):
+def pip_lines(source, folder, absent=("tf_lamb",), installs=True):
     """Runs a cell in IPython, with a pip in place of the real one.
 
     Args:
         source: Of the cell.
         folder: For IPython's files.
-        installs: Whether tf_lamb, which is missing before, is there when pip has run.
+        absent: The packages that are missing before; all others seem to be installed.
+        installs: Whether they are there when pip has run.
 
     Returns:
         The arguments of `%pip`, a line a call, and the exception of the cell, or None.
@@ -25,8 +26,8 @@ def pip_lines(source, folder, installs=True):
     find_spec = importlib.util.find_spec
 
     def found(name, *package):
-        missing = name == "tf_lamb" and not (lines and installs)
-        return None if missing else find_spec(name, *package)
+        missing = name in absent and not (lines and installs)
+        return None if missing else find_spec(name, *package) or find_spec("os")
 
     config = Config({"HistoryManager": {"enabled": False}})
     shell = InteractiveShell(config=config, ipython_dir=str(folder))
