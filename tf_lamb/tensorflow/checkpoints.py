@@ -86,19 +86,54 @@ def _no_slots_error(origin, reason):
     )
 
 
-def _no_slots_in_checkpoint_error(origin, nodes):
-    """Returns the error for a checkpoint without slots; its text depends on the optimizer."""
+def _newer_interface_error(origin, way):
+    """Returns the error for a file of an optimizer of the newer interface.
+
+    Args:
+        origin: What was read, as text.
+        way: The calls that restore the state into an object `old`.
+    """
+    return ValueError(
+        f"{origin} was written by an optimizer of the newer interface, of Keras 3 or tf_keras, "
+        f"whose slots have no names in it that migrate reads: {way} Nothing was changed."
+    )
+
+
+def _no_slots_in_checkpoint_error(origin, prefix, nodes):
+    """Returns the error for a checkpoint without slots; its text depends on what wrote it.
+
+    Args:
+        origin: What was read, as text.
+        prefix: The path of the checkpoint, without a suffix.
+        nodes: All nodes of its object graph.
+    """
     names = {child.local_name for node in nodes for child in node.children}
     if "_iterations" not in names and "iterations" not in names:
         return _no_slots_error(
             origin, "it was written without the model, whose variables they hang on, or by none."
         )
-    return ValueError(
-        f"{origin} was written by an optimizer of the newer interface, of Keras 3 say, whose slots "
-        "have no names in it. Restore it into an optimizer like the one that was saved, "
-        "old.build(model.trainable_variables) and then tf.train.Checkpoint(model=model, "
-        "optimizer=old).restore(path), and pass old. Nothing was changed."
+    build = "old.build(model.trainable_variables)"
+    if _is_of_model(nodes[0]):
+        restore = f"model.compile(old), {build} and then tf.train.Checkpoint(model)"
+        weights, path = ", which sets the weights, too", repr(prefix)
+    else:
+        restore = f"{build} and then tf.train.Checkpoint(model=model, optimizer=old)"
+        weights, path = "", "path"
+    return _newer_interface_error(
+        origin,
+        f"restore it into an optimizer like the one that was saved, {restore}.restore({path})"
+        f"{weights}, and pass old.",
     )
+
+
+def _is_of_model(root):
+    """Returns whether the root of a graph is a compiled model, as in a SavedModel.
+
+    The root may else be a `tf.train.Checkpoint` of a model and its optimizer.
+    """
+    names = {child.local_name for child in root.children}
+    has_layers = any(name.startswith(("layer-", "layer_with_weights-")) for name in names)
+    return "optimizer" in names and (has_layers or bool(names & _CHILDREN_OF_MODELS))
 
 
 def _damage_error(origin, error):
@@ -123,7 +158,7 @@ def _read_checkpoint(tf, prefix, paths, with_weights):
         optimizer_nodes = [node for node in nodes if node.slot_variables]
         stepping_nodes = [node for node in optimizer_nodes if not _is_averaging(node)]
         if not stepping_nodes:
-            raise _no_slots_in_checkpoint_error(origin, nodes)
+            raise _no_slots_in_checkpoint_error(origin, prefix, nodes)
         key_tables = [_slot_keys(node, nodes, checkpoint_keys) for node in stepping_nodes]
         best_index = max(range(len(key_tables)), key=lambda i: len(set(key_tables[i]) & set(paths)))
         child_nodes = {
@@ -308,6 +343,8 @@ def _read_hdf5(path, with_weights):
             name: value for layer in layers for name, value in _read_arrays(layer).items()
         }
     name, step, slots = peers.legacy_slots(arrays)
+    if not slots and any(key.rpartition("/")[2].startswith("iteration") for key in arrays):
+        raise _newer_interface_error(origin, "load the model, and pass model.optimizer.")
     if not slots:
         raise _no_slots_error(
             origin, "it was saved without an optimizer, or by one that keeps others."

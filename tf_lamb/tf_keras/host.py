@@ -232,11 +232,21 @@ def trackable_children(self, save_type="checkpoint", **kwargs):
         **kwargs: Passed on to tf_keras.
     """
     children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
-    if save_type == "savedmodel":  # tf_keras's own class, which it is loaded as, has this
-        return {**children, "_iterations": self.iterations}
     if self._sharded_variable_builders:  # with parameter servers, as tf_keras saves
-        return children
-    return tracking.checkpoint_children(self, children)
+        by_name = children
+    else:
+        by_name = tracking.checkpoint_children(self, children)
+    if save_type == "checkpoint":
+        return by_name
+    # A SavedModel is loaded as tf_keras's own class, which has `_iterations`, and for which names
+    # of its properties cannot be set. By the other names, `model.load_weights` restores the slots.
+    settable = {name: child for name, child in by_name.items() if not _has_property(name)}
+    return {**settable, **children, "_iterations": self.iterations}
+
+
+def _has_property(name):
+    """Returns whether tf_keras's class of optimizers has a property of a name."""
+    return isinstance(getattr(tf_keras.optimizers.Optimizer, name, None), property)
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
@@ -250,8 +260,14 @@ def lookup_dependency(self, name, cached_dependencies=None):
         name: The name in the checkpoint.
         cached_dependencies: Passed on to tf_keras.
     """
-    look_up_as_keras = tf_keras.optimizers.Optimizer._lookup_dependency
-    return tracking.look_up(self, name, lambda: look_up_as_keras(self, name, cached_dependencies))
+
+    def look_up_as_keras():
+        look_up = tf_keras.optimizers.Optimizer._lookup_dependency
+        child = look_up(self, name, cached_dependencies)
+        # A SavedModel has `_iterations` and `_learning_rate`; a checkpoint has no underscore.
+        return look_up(self, name.lstrip("_"), cached_dependencies) if child is None else child
+
+    return tracking.look_up(self, name, look_up_as_keras)
 
 
 # -- functions that `tf_lamb/keras/host.py` has, too -----------------------------------------------
