@@ -1,6 +1,7 @@
 """The seconds that `find_batch` promises are those that `fit` takes; by a clock of its own."""
 
 import contextlib
+import dataclasses
 import itertools
 import math
 
@@ -331,7 +332,18 @@ def test_the_price_is_the_whole_wait(frontend, monkeypatch):
         step_seconds={16: 0.026, 64: 0.074}, verbose=False,
     )  # fmt: skip
     assert found.took == pytest.approx(2.0 * len(looks)) and len(looks) > 500
-    assert "the search took " in str(found) and "with compilation and evaluation, " in str(found)
+    for took, words in [(1e6, " of it "), (1e-3, ", so these were faster")]:
+        assert_the_steps_are_within_the_whole(dataclasses.replace(found, took=took), words)
+
+
+def assert_the_steps_are_within_the_whole(found, words):
+    """What is printed as a part of the search's time is at most that time."""
+    (line,) = (line for line in str(found).splitlines() if line.startswith("the search took"))
+    assert "with compilation and evaluation" in line and words in line
+    assert f" {sum(run.steps_trained for run in found.runs):,} steps of the short runs" in line
+    step_time = found.answer.machine.step_time
+    estimate = sum(run.steps_trained * step_time.call_seconds(run.batch) for run in found.runs)
+    assert (" of it " in line) == (estimate <= found.took)
 
 
 @pytest.mark.parametrize("size", [4, 16, 24])

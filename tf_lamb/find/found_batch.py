@@ -335,16 +335,30 @@ class FoundBatch:
             yield f"of a step, waiting for its input is {', '.join(share_texts)}"
 
     def _search_time_lines(self):
-        """Yields a line on how long the whole search took."""
-        run_seconds = sum(
+        """Yields a line on how long the whole search took, which was measured.
+
+        The steps of the short runs are counted, and their seconds are estimated from those of a
+        step. The estimate can be above the measured time, because a step in a short run may be
+        faster than the step that was timed, or than `step_seconds` says.
+        """
+        text = f"the search took {duration_text(self.took)}, with compilation and evaluation"
+        if not self.runs:
+            yield text
+            return
+        steps_text = f"{sum(run.steps_trained for run in self.runs):,} steps of the short runs"
+        estimate = sum(
             run.steps_trained * self.answer.machine.step_time.call_seconds(run.batch)
             for run in self.runs
         )
-        run_text = (
-            f", {duration_text(run_seconds)} of it steps of the short runs" if self.runs else ""
-        )
-        search_time = duration_text(self.took)
-        yield f"the search took {search_time}, with compilation and evaluation{run_text}"
+        estimate_text = duration_text(estimate)
+        if estimate <= self.took:
+            part_text = f"about {estimate_text} of it {steps_text}"
+            yield f"{text}, {part_text}, by the seconds of a step above"
+        else:
+            yield (
+                f"{text}: less than the {estimate_text} that the seconds of a step above give for "
+                f"{steps_text}, so these were faster"
+            )
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the hours of training, with their interval, as a function of the batch size.
