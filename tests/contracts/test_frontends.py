@@ -1,6 +1,7 @@
 """What every frontend promises alike: signatures, words, examples, early refusals."""
 
 import inspect
+import pydoc
 import re
 
 import numpy as np
@@ -78,6 +79,19 @@ def test_signatures_and_docstrings_are_equal(read):
         for frontend in ("keras", "tf_keras")
     )
     assert one == other
+
+
+@every_frontend
+@pytest.mark.once
+def test_help_shows_the_docstring_of_every_public_class(frontend):
+    """`pydoc` takes no docstring of a class from its bases."""
+    ours = FRONTENDS[frontend][1]
+    for name in ours.__all__:
+        if isinstance(value := getattr(ours, name), type):
+            first_line = inspect.getdoc(value).splitlines()[0]
+            shown = pydoc.render_doc(value, renderer=pydoc.plaintext)
+            assert f" |  {first_line}\n" in shown, name
+            assert (value.__doc__ or "").startswith(first_line), name
 
 
 @pytest.mark.once

@@ -12,6 +12,7 @@ import warnings
 import keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.api.docstrings import shows_docstring
 from tf_lamb.api.seams import set_initial_epoch
 from tf_lamb.core.messages import optional_imports
 from tf_lamb.keras import processes, seams
@@ -45,21 +46,20 @@ class _HidesTrustRatios:
         return optimizer
 
 
-class StopOnDivergence(_HidesTrustRatios, callbacks.StopOnDivergence, KerasCallback):
-    # Without this line `help` would show the docstring of the mixin.
-    __doc__ = callbacks.StopOnDivergence.__doc__
+@shows_docstring
+class StopOnDivergence(_HidesTrustRatios, callbacks.StopOnDivergence, KerasCallback): ...
 
 
+@shows_docstring
 class NoiseScale(callbacks.NoiseScale, KerasCallback): ...
 
 
+@shows_docstring
 class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
+@shows_docstring
 class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
-    # Without this line `help` would show the docstring of the mixin.
-    __doc__ = callbacks.TrustRatios.__doc__
-
     def _check_directory(self):
         """Raises ImportError, before training begins, if TensorFlow or TensorBoard is missing."""
         self._import_writer_class()
@@ -93,6 +93,7 @@ class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
 _PREFIX, _SUFFIX = "after_epoch_", ".weights.h5"
 
 
+@shows_docstring
 class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRestore):
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)

@@ -6,6 +6,7 @@ Each class joins the framework-independent class in `tf_lamb.api` with the base 
 import keras
 
 from tf_lamb.api import noise
+from tf_lamb.api.docstrings import shows_docstring
 from tf_lamb.api.optimizers import adamp, lamb, lans, lars, muon, sgdp, soap, user_rule
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
@@ -15,7 +16,12 @@ __all__ = [
     "optimizer_of",
 ]  # fmt: skip
 
-_registered = keras.saving.register_keras_serializable(package="tf_lamb")
+_register = keras.saving.register_keras_serializable(package="tf_lamb")
+
+
+def _registered(cls):
+    """Registers a class for saving, gives it its docstring, and returns it."""
+    return _register(shows_docstring(cls))
 
 
 @_registered
@@ -48,6 +54,7 @@ class AdamP(adamp.AdamP, LayerwiseOptimizer): ...
 
 # Saved files refer to this class by the name "Measured".
 @keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
+@shows_docstring
 class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api import batch_norm
+from tf_lamb.api.docstrings import shows_docstring
 
 
 class BatchNormalizationAdapter(keras.layers.BatchNormalization):
@@ -32,4 +33,5 @@ class BatchNormalizationAdapter(keras.layers.BatchNormalization):
 
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
+@shows_docstring
 class GhostBatchNormalization(batch_norm.GhostBatchNormalization, BatchNormalizationAdapter): ...

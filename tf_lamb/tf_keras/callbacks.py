@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import callbacks
+from tf_lamb.api.docstrings import shows_docstring
 from tf_lamb.api.variables import variables_of
 from tf_lamb.tensorflow import summaries
 
@@ -30,19 +31,24 @@ class KerasCallback(tf_keras.callbacks.Callback):
         return int(self.model._steps_per_execution.numpy())
 
 
+@shows_docstring
 class StopOnDivergence(callbacks.StopOnDivergence, KerasCallback): ...
 
 
+@shows_docstring
 class NoiseScale(callbacks.NoiseScale, KerasCallback): ...
 
 
+@shows_docstring
 class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
+@shows_docstring
 class TrustRatios(callbacks.TrustRatios, KerasCallback):
     _make_writer = summaries.Writer
 
 
+@shows_docstring
 class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):
     def __init__(self, backup_dir: str | os.PathLike, delete_checkpoint: bool = True):
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)

@@ -7,6 +7,7 @@ optimizers for tf_keras.
 import tf_keras
 
 from tf_lamb.api import noise
+from tf_lamb.api.docstrings import shows_docstring
 from tf_lamb.api.optimizers import adamp, lamb, lans, lars, muon, sgdp, soap, user_rule
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
@@ -16,7 +17,12 @@ __all__ = [
     "optimizer_of",
 ]  # fmt: skip
 
-_registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
+_register = tf_keras.saving.register_keras_serializable(package="tf_lamb")
+
+
+def _registered(cls):
+    """Registers a class for saving, gives it its docstring, and returns it."""
+    return _register(shows_docstring(cls))
 
 
 @_registered
@@ -49,6 +55,7 @@ class AdamP(adamp.AdamP, LayerwiseOptimizer): ...
 
 # The name "Measured" remains, because saved files contain it.
 @tf_keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
+@shows_docstring
 class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
 

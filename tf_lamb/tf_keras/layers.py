@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api import batch_norm
+from tf_lamb.api.docstrings import shows_docstring
 from tf_lamb.tensorflow import namespace
 
 
@@ -55,5 +56,6 @@ def with_static_training(layer_class):
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
+@shows_docstring
 class GhostBatchNormalization(batch_norm.GhostBatchNormalization, BatchNormalizationAdapter):
     call = with_static_training(batch_norm.GhostBatchNormalization)
