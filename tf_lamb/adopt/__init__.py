@@ -4,6 +4,6 @@
     python -m tf_lamb.adopt train.py --write
     python -m tf_lamb.adopt train.py --same_steps   # adds arguments that keep the old updates
 
-The command needs `pip install ".[adopt]"`, and no framework. In Python, call
+The command needs libcst (`pip install libcst`), and no framework. In Python, call
 `tf_lamb.adopt.script.adopt`.
 """

@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise
-        parser.exit(1, 'This needs libcst: pip install ".[adopt]".\n')
+        parser.exit(1, "This needs libcst: pip install libcst.\n")
 
-    exit_status, written_count, can_keep_steps = 0, 0, False
+    exit_status, written_count, can_keep_steps, has_changes = 0, 0, False, False
     for path in options.scripts:
         if advice := _ADVICE_BY_SUFFIX.get(pathlib.Path(path).suffix):
             print(f"{path}: {advice}", file=sys.stderr)
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exit_status = 1
             continue
         can_keep_steps |= adopted.can_keep_steps
+        has_changes |= adopted.code != old_code
         old_lines = old_code.splitlines(keepends=True)
         new_lines = adopted.code.splitlines(keepends=True)
         for line in difflib.unified_diff(old_lines, new_lines, path, path):
@@ -76,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Written: {written_count} of {len(options.scripts)}.")
     elif not exit_status:
         keep = " --same_steps adds the arguments that keep the steps." if can_keep_steps else ""
-        print(f"Nothing was written; --write does it.{keep}")
+        text = (
+            "Nothing was written; --write does it." if has_changes else "Nothing is to be written."
+        )
+        print(f"{text}{keep}")
     return exit_status
 
 
