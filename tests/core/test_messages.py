@@ -1,8 +1,55 @@
 """Texts of messages: what processes state differently, and words in a sentence."""
 
+import ast
+import pathlib
+import re
+import shlex
+import tomllib
+
 import pytest
 
+import tf_lamb
 from tf_lamb.core.messages import differences_text, join_words
+from tf_lamb.model_garden.common import errors
+
+ROOT = pathlib.Path(tf_lamb.__file__).parents[1]
+SOURCES = [*ROOT.glob("tf_lamb/**/*.py"), *ROOT.glob("tf_lamb_extras/**/*.py")]
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BROUGHT = [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+
+
+def name_of(requirement):
+    return re.split(r"[=<>]", requirement)[0]
+
+
+def arguments_of_pip(path):
+    """What the messages in a file say to install."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and "require_installed" in ast.unparse(node.func):
+            yield next(word.value for word in node.keywords if word.arg == "install")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "optional_imports":
+            yield node.args[1]
+
+
+def test_messages_install_what_the_extras_bring():
+    """By the names of the packages: `".[extra]"` means something in a clone alone."""
+    texts = [
+        text.value for path in SOURCES for text in arguments_of_pip(path) if hasattr(text, "value")
+    ]
+    assert len(texts) >= 7
+    for text in [*texts, errors.INSTALL.partition(",")[0]]:
+        arguments = shlex.split(text)
+        assert {*map(name_of, arguments)} <= {*map(name_of, BROUGHT)}, text
+        # A version is named where a later one is refused.
+        limited = {text for text in BROUGHT if "==" in text or "<" in text}
+        assert {text for text in arguments if text != name_of(text)} <= limited
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_text_of_the_package_installs_from_a_clone(path):
+    assert not re.search(r"install [\"'`]*\.\[", path.read_text())
 
 
 def test_processes_that_agree_have_no_differences():

@@ -31,7 +31,7 @@ def make_axes(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) ->
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    messages.require_installed(f"A picture of {subject}", "matplotlib", extra="pictures")
+    messages.require_installed(f"A picture of {subject}", "matplotlib", install="matplotlib")
     if axes is not None:
         return axes if rows > 1 else [axes]
     from matplotlib import figure

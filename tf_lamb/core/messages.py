@@ -32,28 +32,30 @@ _PACKAGE_TITLES = {
 }  # fmt: skip
 
 
-def require_installed(feature: str, *packages: str, extra: str) -> None:
+def require_installed(feature: str, *packages: str, install: str) -> None:
     """Checks that packages are installed, without importing them.
 
     Args:
         feature: What needs the packages; the error begins with it.
         *packages: The names of the packages, as they are imported.
-        extra: The extra of this package, as in `pip install ".[extra]"`, that installs them.
+        install: The arguments of `pip install` that install them beside a clone and beside a wheel;
+            what else to know of the command may follow after a comma.
 
     Raises:
         ModuleNotFoundError: if one of the packages is not installed.
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise _missing_packages_error(feature, missing, extra)
+        raise _missing_packages_error(feature, missing, install)
 
 
 @contextlib.contextmanager
-def optional_imports(feature: str, extra: str, advice: str = "") -> Iterator[None]:
+def optional_imports(feature: str, install: str, advice: str = "") -> Iterator[None]:
     """Turns a failed import in the `with` block into an error that says how to install it.
 
     Args:
         feature: What needs the packages; the error begins with it.
-        extra: The extra of this package, as in `pip install ".[extra]"`, that installs them.
+        install: The arguments of `pip install` that install them beside a clone and beside a wheel;
+            what else to know of the command may follow after a comma.
         advice: Advice that the error puts before the `pip` command. Defaults to none.
 
     Raises:
@@ -65,22 +67,21 @@ def optional_imports(feature: str, extra: str, advice: str = "") -> Iterator[Non
         name = str(error.name).partition(".")[0]
         if name == "tf_lamb":
             raise
-        raise _missing_packages_error(feature, [name], extra, advice) from error
+        raise _missing_packages_error(feature, [name], install, advice) from error
 
 
 def _missing_packages_error(
-    feature: str, names: Sequence[str], extra: str, advice: str = ""
+    feature: str, names: Sequence[str], install: str, advice: str = ""
 ) -> ModuleNotFoundError:
     """Returns the error for missing packages.
 
     Args:
-        feature, extra, advice: As in `optional_imports`.
+        feature, install, advice: As in `optional_imports`.
         names: The names of the packages, as they are imported.
     """
     packages = " and ".join(_PACKAGE_TITLES.get(name, name) for name in names)
     return ModuleNotFoundError(
-        f"{feature} needs {packages}, which this environment lacks: {advice}"
-        f'pip install ".[{extra}]".',
+        f"{feature} needs {packages}, which this environment lacks: {advice}pip install {install}.",
         name=names[0],
     )
 

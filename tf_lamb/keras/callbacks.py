@@ -69,7 +69,7 @@ class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
         """Returns the class that writes TensorBoard's files; raises where TensorFlow is missing."""
         with optional_imports(
             f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
-            "tensorflow", "leave the directory out and have the table alone, or ",
+            "tensorflow tensorboard", "leave the directory out and have the table alone, or ",
         ):  # fmt: skip
             from tf_lamb.tensorflow import summaries
         return summaries.Writer

@@ -8,6 +8,7 @@ Nothing is downloaded: 1,797 digits of 8 x 8 pixels come with scikit-learn.
 import collections
 
 from tf_lamb.core import messages
+from tf_lamb.model_garden.common.errors import INSTALL
 from tf_lamb.model_garden.folders import samples
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
@@ -33,7 +34,7 @@ def write(output_dir):
         ModuleNotFoundError: if scikit-learn, TensorFlow or tqdm is not installed.
     """
     room = "tf_lamb.model_garden.sample_pictures"
-    messages.require_installed(room, "tensorflow", "tqdm", "sklearn", extra="model-garden")
+    messages.require_installed(room, "tensorflow", "tqdm", "sklearn", install=INSTALL)
     settings = {"size": SIZE, **SPLIT}
     if facts := samples.find_same_data(output_dir, FILES, settings):
         return facts

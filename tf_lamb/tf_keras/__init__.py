@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tf_lamb.core.messages import optional_imports
 
-with optional_imports("tf_lamb.tf_keras", "tf-keras"):
+with optional_imports("tf_lamb.tf_keras", "tensorflow tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.batch_norm import replace_batch_normalization

@@ -52,7 +52,7 @@ class Prior(NamedTuple):
 
 def check_installed() -> None:
     """Raises ModuleNotFoundError, which says what to install, if a required package is missing."""
-    messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
+    messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", install="scikit-learn")
 
 
 def tests(x, y, count: int) -> list[MinimumTest]:

@@ -39,7 +39,7 @@ def preflight(
     """Checks memory and time of a model's training step with the TPU's compiler; needs no TPU.
 
     The compiler, libtpu, compiles the sharded step of `fit` on Keras's JAX backend for the full TPU
-    slice. It runs on a CPU, and is installed by `pip install ".[preflight]"`. The report shows
+    slice. It runs on a CPU, and is installed by `pip install "jax[tpu]"`. The report shows
     whether the step fits in memory, the parts of its memory, the collectives of the compiled
     program, and the minimum time of the step. The model's weights, its compile state and the
     optimizer do not change. A model that is not built yet is built, as in its first step.

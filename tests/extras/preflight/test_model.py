@@ -317,5 +317,5 @@ def test_what_cannot_be_is_one_error_before_anything_is_compiled(name, monkeypat
 
 def test_without_the_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    with pytest.raises(ModuleNotFoundError, match=r'needs libtpu.*pip install "\.\[preflight\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'needs libtpu.*pip install "jax\[tpu\]"\.$'):
         ask(dense())

@@ -258,7 +258,7 @@ class TrustRatios(Callback):
     def _check_directory(self):
         """Raises ImportError, before training begins, if TensorBoard is missing."""
         messages.require_installed(
-            f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard"
+            f"TrustRatios({self._directory!r})", "tensorboard", install="tensorboard"
         )
 
     def _optimizer_to_read(self, model):

@@ -11,6 +11,12 @@ from collections.abc import Iterator
 
 from tf_lamb.core import messages
 
+# The arguments of `pip install` that install the Model Garden.
+INSTALL = (
+    'tf-models-official==2.20.0 tokenizers scikit-learn tqdm "setuptools<81", because its '
+    "tensorflow-hub imports the pkg_resources that later setuptools lack"
+)
+
 
 class UserError(ValueError):
     """Raised if a run is impossible; its message is one line: what is wrong, and what to write."""
@@ -110,4 +116,4 @@ def require() -> None:
     Raises:
         ModuleNotFoundError: if it is not installed; the message has the command that installs it.
     """
-    messages.require_installed("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")
+    messages.require_installed("tf_lamb.model_garden", "official", "tf_keras", install=INSTALL)

@@ -182,7 +182,7 @@ class Program:
 def require() -> None:
     """Raises ModuleNotFoundError if libtpu or JAX is not installed; does not import them."""
     messages.require_installed(
-        "the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight"
+        "the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", install='"jax[tpu]"'
     )
 
 
