@@ -5,7 +5,7 @@
 
 The command builds model, task, optimizer and schedule as training would. It compiles the training
 step of one replica with libtpu, the TPU's compiler, which runs on a CPU and is installed by
-`pip install ".[preflight]"`. It prints whether the step fits in memory, and the minimum time of a
+`pip install "jax[tpu]"`. It prints whether the step fits in memory, and the minimum time of a
 step and of the full schedule; or the compiler's error. To find the largest batch that fits, it
 compiles at most three more steps; `--largest_batch=false` skips this. Nothing is trained. With
 `--report`, the command also writes the report to that file. With `--cache_dir`, it saves the
@@ -23,12 +23,18 @@ import os
 import sys
 import time
 
+from tf_lamb.model_garden.common.errors import begin
+
+if __name__ == "__main__":
+    # before the first import of a package that only the Model Garden brings
+    begin("model_garden", "tf_lamb_extras.preflight")
+
 from absl import app, flags
 
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks.flags import parse_flags
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, one_line
+from tf_lamb.model_garden.common.errors import UserError, one_line
 from tf_lamb_extras.preflight.tpu import compiler, roofline
 from tf_lamb_extras.preflight.tpu.answers import ask_compiler
 from tf_lamb_extras.preflight.tpu.cache import Cache
