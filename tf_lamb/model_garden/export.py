@@ -22,11 +22,16 @@ output of the next-sentence head.
 
 import os
 
+from tf_lamb.model_garden.common.errors import begin
+
+if __name__ == "__main__":
+    begin("export")  # before the first import of a package that only the Model Garden brings
+
 from absl import app, flags
 
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
+from tf_lamb.model_garden.common.errors import UserError, named, one_line
 
 # The values of `--input_type`, as Model Garden names them.
 _OF_PICTURES = ("image_tensor", "image_bytes", "tf_example")
@@ -208,7 +213,6 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flags and runs the command."""
-    begin("export")
     define_flags()
     flags.mark_flags_as_required(["model_dir", "export_dir"])
     app.run(_run)

@@ -27,6 +27,11 @@ import os
 import shlex
 from typing import Any
 
+from tf_lamb.model_garden.common.errors import begin
+
+if __name__ == "__main__":
+    begin("find")  # before the first import of a package that only the Model Garden brings
+
 import yaml
 from absl import app, flags
 
@@ -35,7 +40,7 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks.flags import parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
+from tf_lamb.model_garden.common.errors import UserError, named, one_line
 from tf_lamb.model_garden.train_stages import Stage
 
 # Flags of the command `train` that this command refuses, because it trains nothing.
@@ -319,7 +324,6 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flags and runs the command."""
-    begin("find")
     define_flags()
     flags.mark_flag_as_required("experiment")
     app.run(_run, flags_parser=lambda args: parse_flags(args, "find"))

@@ -29,12 +29,17 @@ before an evaluation that was due, that evaluation is made first.
 import sys
 from collections.abc import Container
 
+from tf_lamb.model_garden.common.errors import begin
+
+if __name__ == "__main__":
+    begin("train")  # before the first import of a package that only the Model Garden brings
+
 from absl import app, flags
 
 from tf_lamb.model_garden.checks.flags import MODES, check_flags, parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import begin, named, one_line
+from tf_lamb.model_garden.common.errors import named, one_line
 
 # The experiments of this package, which `--help` names.
 OURS = (
@@ -171,7 +176,6 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flags and runs the command."""
-    begin("train")
     define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
     app.run(_run, flags_parser=lambda args: parse_flags(args, "train"))

@@ -50,13 +50,18 @@ import re
 import sys
 from typing import Any
 
+from tf_lamb.model_garden.common.errors import begin
+
+if __name__ == "__main__":
+    begin("train_stages")  # before the first import of a package that only the Model Garden brings
+
 from absl import app, flags
 
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.checks.flags import check_flags, parse_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
+from tf_lamb.model_garden.common.errors import UserError, named, one_line
 
 # The settings that determine what a stage starts from: the checkpoint, whether its optimizer is
 # restored, and the optimizer's step. `prepare` sets the first of them for all stages but the first,
@@ -356,7 +361,6 @@ def _run(_) -> None:
 
 def main() -> None:
     """Defines the flags and runs the command."""
-    begin("train_stages")
     train.define_flags(unlisted=("experiment", "config_file"))
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
     flags.DEFINE_enum(
