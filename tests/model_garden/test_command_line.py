@@ -47,6 +47,9 @@ def run(command, *args):
 
 def test_help_lists_the_flags_and_the_experiments_at_once():
     text = run("train", "--help").stdout
+    shown = " ".join(text.split())
+    assert "--config_file: A YAML file, or the name of one that comes with this package" in shown
+    assert "".join(str(yamls.shipped_folder()).split()) in "".join(text.split())
     shown = ("experiment", "config_file", "mode", "model_dir", "params_override", "seed")
     assert [flag for flag in shown if f"  --{flag}:" not in text] == []
     assert [name for name in train.OURS if not re.search(rf"\s{name}\b", text)] == []
@@ -232,8 +235,12 @@ def test_a_config_of_that_name_that_is_here_comes_first(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("bert_smal_cpu.yaml", f"Did you mean {SMALL}"), ("a/b.yaml", "")],
-    ids=["misspelt", "nowhere"],
+    [
+        ("bert_smal_cpu.yaml", f"Did you mean {SMALL}"),
+        ("a/b.yaml", "$"),
+        (f"model_garden_configs/{SMALL}", f"Pass the bare name, {SMALL}$"),
+    ],
+    ids=["misspelt", "nowhere", "in the folder of a clone"],
 )
 def test_a_config_that_is_not_there_is_refused(name, hint, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -249,7 +256,9 @@ def no_model_garden(monkeypatch):
     monkeypatch.setitem(sys.modules, "official", None)
 
 
-PIP_LINE = r'needs the Model Garden, which this .* lacks: pip install "\.\[model-garden\]"'
+PIP_LINE = (
+    r"needs the Model Garden.*, which this .* lacks: pip install tf-models-official==2\.20\.0 "
+)
 
 
 def test_without_model_garden_its_registration_says_the_pip_line(no_model_garden):
@@ -260,6 +269,22 @@ def test_without_model_garden_its_registration_says_the_pip_line(no_model_garden
 def test_without_model_garden_commands_say_the_pip_line(no_model_garden):
     with pytest.raises(SystemExit, match=f"tf_lamb.model_garden.train: .*{PIP_LINE}"):
         errors.begin("train")
+
+
+COMMANDS = [
+    f"tf_lamb.model_garden.{name}" for name in ("train", "train_stages", "find", "export", "report")
+]
+
+
+@pytest.mark.parametrize("module", [*COMMANDS, "tf_lamb_extras.preflight.model_garden"])
+def test_without_model_garden_help_is_one_line(module):
+    """Nor is `yaml` there, which it brings."""
+    code = "import runpy, sys\n"
+    code += "sys.modules |= dict.fromkeys(['official', 'yaml', 'gin', 'orbit', 'tf_keras'])\n"
+    code += f"sys.argv[1:] = ['--help']; runpy.run_module({module!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(rf"{re.escape(module)}: tf_lamb.model_garden {PIP_LINE}", done.stderr)
 
 
 def test_without_model_garden_no_data_are_written(no_model_garden, tmp_path):

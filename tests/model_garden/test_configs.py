@@ -74,7 +74,8 @@ def test_the_header_counts_right(path):
     assert again == total
     assert steps == params.trainer.train_steps
     assert steps * total == examples
-    assert f"model_garden_configs/{os.path.basename(path)}" in text or "stage1" in text
+    assert re.search(rf"[=:]{re.escape(os.path.basename(path))}\b", text) or "stage1" in text
+    assert "model_garden_configs/" not in text  # a wheel has the files elsewhere
     if chips := re.search(r"v3-(\d+) \((\d+)x(\d+) chips", text):
         cores, width, height = map(int, chips.groups())
         assert cores == 2 * width * height == replicas

@@ -5,11 +5,14 @@ import hashlib
 import itertools
 import json
 import os
+import runpy
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("official.nlp.data")
 datasets = pytest.importorskip("sklearn.datasets")
@@ -20,6 +23,8 @@ from pydoc_data import topics  # noqa: E402
 from support.garden import ROOT  # noqa: E402
 
 from tf_lamb.model_garden import sample_data, sample_pictures  # noqa: E402
+from tf_lamb.model_garden.common import yamls  # noqa: E402
+from tf_lamb.model_garden.folders import samples  # noqa: E402
 
 SMALL = {"seq_length": 32, "max_predictions_per_seq": 5}
 OF_TEXT = {
@@ -210,6 +215,30 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(
     with pytest.raises(error, match=says):
         sample_data.write("out", **{"input": [text_file], **SMALL, **change})
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_both_commands_print_the_command_that_trains_on_their_data(digits, written, monkeypatch):
+    """With what differs from the config: these data have other lengths than it says."""
+    shown = {}
+    run_samples = lambda name, write, summary, *how: shown.setdefault(name, how)  # noqa: E731
+    monkeypatch.setattr("tf_lamb.model_garden.folders.samples.run", run_samples)
+    for name in ("sample_data", "sample_pictures"):
+        monkeypatch.delitem(sys.modules, f"tf_lamb.model_garden.{name}")
+        runpy.run_module(f"tf_lamb.model_garden.{name}", run_name="__main__")
+    for name, (folder, facts) in (("sample_data", written), ("sample_pictures", digits)):
+        command = samples.training_command(folder, facts, *shown[name])
+        program, *words = shlex.split(command.removeprefix("python -m "))
+        flags = dict(word.removeprefix("--").split("=", 1) for word in words)
+        assert program == "tf_lamb.model_garden.train" and flags["mode"] == "train_and_eval"
+        ((_, settings),) = yamls.read_files([flags["config_file"]])
+        for setting in flags["params_override"].split(","):
+            path, value = setting.split("=")
+            settings = yamls.merged(settings, yamls.nested(path, yaml.safe_load(value)))
+        for part in ("train", "validation"):
+            data = settings["task"][f"{part}_data"]
+            assert data["input_path"] == f"{folder}/{part}.tfrecord"
+            assert data.get("seq_length") == facts.get("seq_length")
+            assert data.get("max_predictions_per_seq") == facts.get("max_predictions_per_seq")
 
 
 @pytest.mark.slow

@@ -296,5 +296,14 @@ if __name__ == "__main__":
         "sample_data",
         write,
         "{train_examples} training and {validation_examples} validation examples, vocabulary of "
-        "{vocab_size}. docs/start/model_garden.md shows how to train on them",
+        "{vocab_size}",
+        "lamb/bert_pretraining",
+        "bert_small_cpu.yaml",
+        {
+            "vocab_size": ("task.model.encoder.bert.vocab_size",),
+            **{
+                key: (f"task.train_data.{key}", f"task.validation_data.{key}")
+                for key in ("seq_length", "max_predictions_per_seq")
+            },
+        },
     )

@@ -90,5 +90,7 @@ if __name__ == "__main__":
         "sample_pictures",
         write,
         "{train_examples} training and {validation_examples} validation pictures of "
-        "{num_classes} classes. model_garden_configs/resnet_small_lamb_cpu.yaml trains on them",
+        "{num_classes} classes",
+        "lamb/resnet_imagenet",
+        "resnet_small_lamb_cpu.yaml",
     )

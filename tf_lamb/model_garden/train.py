@@ -5,7 +5,8 @@
 
 The flags are those of `official.nlp.train`, and all of its experiments run here. In addition:
 
-*   `--config_file` finds the files of `model_garden_configs` by name;
+*   `--config_file` takes a YAML file, or the name of one that comes with this package, such as
+    bert_small_cpu.yaml; `--help` names their folder;
 *   `--global_batch_size` sets the number of examples of an update, and a recipe computes the other
     settings: learning rate, warmup, number of steps, and intervals of checkpoints and evaluations.
     The default recipe, LEGW (linear-epoch gradual warmup), scales the experiment's own settings.
@@ -72,6 +73,10 @@ def define_flags(unlisted: Container[str] = ()) -> None:
     flags.FLAGS[
         "experiment"
     ].help = f"What to train, and what it begins with: {', '.join(OURS)} or one of Model Garden's."
+    flags.FLAGS["config_file"].help = (
+        "A YAML file, or the name of one that comes with this package, such as "
+        f"bert_small_cpu.yaml; they are in {yamls.shipped_folder()}."
+    )
     flags.FLAGS["mode"].help = f"<{'|'.join(MODES)}>: What to do."
     flags.FLAGS["gin_params"].help = "'import MODULE' imports what registers more experiments."
     flags.DEFINE_integer(

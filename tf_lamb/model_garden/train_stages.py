@@ -1,8 +1,8 @@
 """Trains experiments in stages: each stage starts from the weights of the previous one.
 
     python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
-        --stage=lamb/bert_pretraining:model_garden_configs/bert_large_64k_32k_stage1_tpu.yaml \\
-        --stage=lamb/bert_pretraining_phase2:model_garden_configs/bert_large_64k_32k_stage2_tpu.yaml
+        --stage=lamb/bert_pretraining:bert_large_64k_32k_stage1_tpu.yaml \\
+        --stage=lamb/bert_pretraining_phase2:bert_large_64k_32k_stage2_tpu.yaml
 
 `--stage` names an experiment and, after the colon, its config files, separated by commas. Sequence
 length, batch size and data may change between stages; the model may not. Stage i trains in

@@ -213,16 +213,19 @@ def nested(path: str, value) -> dict:
     return value
 
 
-def shipped() -> dict[str, str]:
-    """Returns the YAML files that come with this package, file name -> path.
+def shipped_folder() -> pathlib.Path:
+    """Returns the folder of the YAML files that come with this package.
 
-    They are in the installed package, or in the folder `model_garden_configs` of its repository.
+    It is in the installed package, or is the folder `model_garden_configs` of its repository.
     """
     package = pathlib.Path(__file__).parents[1]
-    for folder in (package / "configs", package.parents[1] / "model_garden_configs"):
-        if folder.is_dir():
-            return {path.name: str(path) for path in sorted(folder.glob("*.yaml"))}
-    return {}
+    folder = package / "configs"
+    return folder if folder.is_dir() else package.parents[1] / "model_garden_configs"
+
+
+def shipped() -> dict[str, str]:
+    """Returns the YAML files that come with this package, file name -> path."""
+    return {path.name: str(path) for path in sorted(shipped_folder().glob("*.yaml"))}
 
 
 def found(path: str) -> str:
@@ -238,7 +241,11 @@ def found(path: str) -> str:
         return path
     paths = shipped()
     if path not in paths:
-        hint = f". {did_you_mean(path, paths)}" if paths and not os.path.dirname(path) else ""
+        name, hint = os.path.basename(path), ""
+        if name in paths:
+            hint = f", and one of that name comes with this package. Pass the bare name, {name}"
+        elif paths and not os.path.dirname(path):
+            hint = f". {did_you_mean(path, paths)}"
         raise UserError(missing_text(path) + hint)
     return paths[path]
 

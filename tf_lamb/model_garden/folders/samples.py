@@ -8,12 +8,17 @@ import contextlib
 import json
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
+import types
 
 from absl import app, flags, logging
 
+from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
+
+_NO_SETTINGS: types.MappingProxyType = types.MappingProxyType({})
 
 
 def find_same_data(output_dir, files, settings):
@@ -72,7 +77,32 @@ def fill_folder(output_dir, files, facts):
             (partial_dir / name).replace(output_dir / name)
 
 
-def run(name, write, summary):
+def training_command(output_dir, facts, experiment, config_file, settings=_NO_SETTINGS):
+    """Returns the command that trains on the data, with a config that comes with this package.
+
+    Args:
+        output_dir: the folder of the data.
+        facts: the content of data.json.
+        experiment: the name of the experiment.
+        config_file: the name of the config.
+        settings: key of data.json -> the settings of the experiment that have to have its value.
+            Those to which the config gives another value are in the command. Defaults to none.
+    """
+    ((_, config),) = yamls.read_files([config_file])
+    overrides = {
+        f"task.{part}_data.input_path": f"{output_dir}/{part}.tfrecord"
+        for part in ("train", "validation")
+    }
+    for key, paths in settings.items():
+        overrides |= {path: facts[key] for path in paths if yamls.at(config, path) != facts[key]}
+    override = ",".join(f"{path}={value}" for path, value in overrides.items())
+    return "python -m tf_lamb.model_garden.train " + shlex.join([
+        f"--experiment={experiment}", f"--config_file={config_file}", "--mode=train_and_eval",
+        "--model_dir=MODEL_DIR", f"--params_override={override}",
+    ])  # fmt: skip
+
+
+def run(name, write, summary, experiment, config_file, settings=_NO_SETTINGS):
     """Runs `write` as a command with a flag for `output_dir` and each keyword-only argument.
 
     The help of each flag is read from the docstring of `write`.
@@ -81,8 +111,9 @@ def run(name, write, summary):
         name: the name of the command, which each of its error messages begins with.
         write: the function that writes the data; it takes keyword arguments and returns the content
             of data.json.
-        summary: the format string of the line that is printed at the end. Its fields are keys of
-            data.json.
+        summary: the format string of the line that is printed at the end, before the command that
+            trains on the data. Its fields are keys of data.json.
+        experiment, config_file, settings: As in `training_command`.
     """
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
     definers = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -110,6 +141,8 @@ def run(name, write, summary):
                 facts = write(**values)
             except (ValueError, OSError, ModuleNotFoundError) as error:
                 return f"{name}: {error}"  # to stderr, with exit status 1 and no traceback
-        print(f"{values['output_dir']}: {summary.format(**facts)}")
+        folder = values["output_dir"]
+        command = training_command(folder, facts, experiment, config_file, settings)
+        print(f"{folder}: {summary.format(**facts)}. To train on them: {command}")
 
     app.run(main)
