@@ -18,6 +18,7 @@ OPTIMIZERS = {
     "a rate": lambda: tf_lamb.LAMB(0.01),
     "a schedule": lambda: tf_lamb.LAMB(SCHEDULE, use_ema=True, **PARTS),
     "its noise": lambda: tf_lamb.MeasureNoise(tf_lamb.LAMB(0.01, **PARTS)),
+    "its gain": lambda: tf_lamb.AdaScale(tf_lamb.LARS(0.01, **PARTS), 2),
     "a loss scale": lambda: tf_keras.mixed_precision.LossScaleOptimizer(tf_lamb.LAMB(0.01)),
 }
 
