@@ -254,6 +254,6 @@ def test_without_tensorboard_a_directory_is_refused_before_training(
     ours = FRONTENDS[frontend][1]
     ours.TrustRatios()
     with pytest.raises(
-        ImportError, match=r"TrustRatios\('logs'\) needs TensorBoard.*tensorboard\]"
+        ImportError, match=r"TrustRatios\('logs'\) needs TensorBoard.*install tensorboard\.$"
     ):
         ours.TrustRatios("logs")
