@@ -79,14 +79,53 @@ def is_compiled(optimizer):
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 @every_frontend
-def test_a_second_step_compiles_nothing(frontend, graph):
+def test_a_second_step_compiles_nothing(frontend, graph, monkeypatch):
     """One program a (shape, dtype, treatment), traced once whatever the number of variables."""
+    monkeypatch.setattr(namespace, "STACK_MAX_ELEMENTS", 0)
     start = {f"layer_{i}/{k}": np.ones(s) for i in range(6)
              for k, s in {"kernel": (4, 4), "bias": (4,)}.items()}  # fmt: skip
     _, optimizer = final_weights(frontend, [start] * 3, start, tf.function if graph else None)
     assert len(programs(optimizer)) == 2
     traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
     assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
+
+
+def groups_of(optimizer):
+    """How many layers each program updates."""
+    return sorted(layer_count for layer_count, *_ in programs(optimizer))
+
+
+SIX_LAYERS = {
+    f"layer_{i}/{name}": np.random.default_rng(i).normal(size=shape)
+    for i in range(6)
+    for name, shape in {"kernel": (4, 3), "bias": (3,)}.items()
+}
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP"])
+def test_small_layers_in_stacks_step_as_one_by_one(frontend, name, monkeypatch):
+    gradients = [{k: (i + 1) * w**2 for k, w in SIX_LAYERS.items()} for i in range(3)]
+    stacked, optimizer = final_weights(frontend, gradients, SIX_LAYERS, tf.function, name)
+    assert max(groups_of(optimizer)) == 6
+    monkeypatch.setattr(namespace, "STACK_MAX_ELEMENTS", 0)
+    single, _ = final_weights(frontend, gradients, SIX_LAYERS, tf.function, name)
+    assert_close(stacked, single, TOLERANCE.get(name, 1e-6))
+
+
+@every_frontend
+def test_layers_that_differ_in_more_than_their_weights_are_in_no_stack(frontend):
+    def groups(**arguments):
+        _, optimizer = final_weights(frontend, [SIX_LAYERS], SIX_LAYERS, **arguments)
+        return groups_of(optimizer)
+
+    assert groups() == [6, 6]
+    assert groups(exclude_from_layer_adaptation=["layer_0"]) == [1, 1, 5, 5]
+    assert groups(treatments={"layer_1/kernel": {"rate": 0.5}}) == [1, 5, 6]
+    assert groups(treatments={"layer_1": {"join": True}}) == [1, 5, 5]
+    assert groups(dtypes={"slots": "bfloat16"}) == [1] * 2  # each is rounded with its own noise
+    assert groups(jit_compile=False) == [6, 6]
+    assert groups(around=tf.function(jit_compile=True)) == [1] * 2
 
 
 @every_frontend

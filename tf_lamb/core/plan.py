@@ -39,6 +39,24 @@ class Treatment(layouts.Layout):
 
     decay: float
 
+    def stacked(self, count: int, shape: Sequence[int]) -> "Treatment":
+        """Returns the treatment of several such variables that are stacked along a new first axis.
+
+        No norm runs over the new axis, so that each variable keeps its own trust ratio.
+
+        Args:
+            count: How many variables are stacked.
+            shape: The shape of one variable.
+        """
+        axes = range(len(self.view or shape)) if self.axes is None else self.axes
+        return dataclasses.replace(
+            self,
+            split_shape=self.split_shape and (count, *self.split_shape),
+            order=self.order and (0, *(axis + 1 for axis in self.order)),
+            view=self.view and (count, *self.view),
+            axes=tuple(axis + 1 for axis in axes),
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Layer:

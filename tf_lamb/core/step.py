@@ -14,7 +14,13 @@ from math import prod
 
 from tf_lamb.core.rounding import round_stochastically, rounding_noise
 from tf_lamb.core.stacks import Step
-from tf_lamb.core.stored import Scalars, Stored, select_stored
+from tf_lamb.core.stored import (
+    Scalars,
+    Stored,
+    select_stored,
+    stack_stored,
+    unstack_stored,
+)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -139,6 +145,43 @@ def step(
 
         new_stored[i] = select_stored(select, new_stored[i], stored[i])
     return new_stored
+
+
+def step_stack(
+    xp, rule, treatment, gradients, stored, *, lr, t, bitcast, decay=None, observers=()
+) -> Step:  # fmt: skip
+    """Takes one step of a rule for several layers of one variable each, as one stacked array.
+
+    Small layers take more time for the calls than for the arithmetic. Their arrays are therefore
+    stacked along a new first axis, and the rule sees one variable, whose slices along that axis
+    have norms of their own.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        rule: The rule, with its hyper-parameters bound; `Rule.stacks_if_adapt` says whether
+            it may be used here.
+        treatment: The `Treatment` that all layers share.
+        gradients: The gradient of each layer.
+        stored: The `Stored` of each layer, of the same shapes and dtypes. No slot is bfloat16,
+            because the noise with which a slot is rounded belongs to one layer.
+        lr, t, bitcast, decay: As for `step`.
+        observers: For each layer the result of `make_recorder`. Defaults to an empty sequence.
+
+    Returns:
+        The new `Stored` of each layer, as a generator's result.
+    """
+    stack = stack_stored(xp, stored)
+
+    def observe(*norms_and_ratio):
+        for i, observe_layer in enumerate(observers):
+            observe_layer(*(array[i] for array in norms_and_ratio))
+
+    (new_stack,) = yield from step(
+        xp, rule, [treatment.stacked(len(stored), stack.weight.shape[1:])],
+        [xp.stack(gradients)], [stack], lr=lr, t=t, layer_number=0, bitcast=bitcast, decay=decay,
+        observe=observe if any(observers) else None,
+    )  # fmt: skip
+    return unstack_stored(xp, new_stack)
 
 
 def which_have_gradients(xp, layer, gradients) -> list:

@@ -355,7 +355,10 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
         from tf_lamb.tensorflow.update import TensorFlowUpdate
 
         return TensorFlowUpdate(
-            jit_compile=jit_compile, gains_by_xla=rule.gains_by_xla, **arguments
+            jit_compile=jit_compile,
+            gains_by_xla=rule.gains_by_xla,
+            stacks_if_adapt=rule.stacks_if_adapt,
+            **arguments,
         )
     # Matrices that the model splits over devices are not stacked. They may be split along different
     # axes, and XLA would then gather the whole stack on every device.

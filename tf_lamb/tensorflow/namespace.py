@@ -14,6 +14,9 @@ import tensorflow as tf
 # passes over memory. A smaller update fits into the cache, so that XLA would save less than the
 # tenth of a second that it takes to compile the update.
 XLA_MIN_ELEMENTS = 2**16
+# Layers of one shape with fewer elements than this are updated as one stack. With more elements, it
+# takes longer to copy the layers into a stack than to call the operations for each.
+STACK_MAX_ELEMENTS = 2**13
 
 _tracing_for_tpu = False
 
@@ -87,6 +90,7 @@ stop_gradient = tf.stop_gradient
 take = tf.gather
 tanh = tf.tanh
 transpose = tf.transpose
+unstack = tf.unstack
 var = tf.math.reduce_variance
 zeros = tf.zeros
 zeros_like = tf.zeros_like

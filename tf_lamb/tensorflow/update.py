@@ -10,7 +10,7 @@ and `State`, all variables that a step changes.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
@@ -86,6 +86,11 @@ def _is_compiled_whole():
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
+def _replica_count():
+    """Returns the number of replicas that update their copies of each variable."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def _assign(variable, value):
     """Gives a variable a value."""
     variable.assign(value)
@@ -105,16 +110,18 @@ class TensorFlowUpdate(step.Update):
     example its weight decay. A network has hundreds of variables but only a dozen shapes, and the
     time of the first step grows with the number of programs. XLA compiles the programs of large
     layers. If the rule works on matrices that can be stacked, one program updates all layers of one
-    shape and treatment.
+    shape and treatment. So it is for small layers of one shape, if XLA does not compile them.
 
     Attributes:
         jit_compile: Whether XLA may compile programs.
         gains_by_xla: Whether the update of a large layer on one device is faster with XLA.
+        stacks_if_adapt: As in `Rule`: which small layers can be updated as one stack.
         assign: A function that gives a weight or a slot its new value.
     """
 
     jit_compile: bool
     gains_by_xla: bool
+    stacks_if_adapt: Sequence[bool]
     assign: Callable = _assign
 
     def __post_init__(self):
@@ -132,7 +139,7 @@ class TensorFlowUpdate(step.Update):
     #   _finish_micro_step  computes the mean over the micro-batches, if an update is due
     #   _apply_if_finite    skips the step if a gradient is not finite, or the norm spikes
     #   _apply              clips, and runs the program of each layer or stack of layers
-    #   _step               is the code of such a program: it runs the update rule
+    #   _step, _step_stack  are the code of such a program: they run the update rule
 
     def __call__(self, plan, state, scalars, count, strategy, gradients):
         """Processes a micro-batch; if it ends an update, takes a step of the optimizer.
@@ -264,9 +271,8 @@ class TensorFlowUpdate(step.Update):
         All replicas must come to the same decision. TensorFlow's own kernels may add numbers in
         another order on each replica, so that the norms would differ in the last bit.
         """
-        has_several_replicas = tf.distribute.get_strategy().num_replicas_in_sync > 1
         return (
-            has_several_replicas
+            _replica_count() > 1
             and self.jit_compile
             and not namespace.compiles_for_tpu()
             and not uses_servers()
@@ -296,19 +302,46 @@ class TensorFlowUpdate(step.Update):
         """Divides the layers into groups that are updated together.
 
         With `stacks_matrices`, matrices of the same shapes, dtypes and treatments are a group, so
-        that one program can stack them. Any other layer is a group of its own.
+        that one program can stack them. So are small layers, if the rule allows it. Any other
+        layer is a group of its own.
         """
         # A program that XLA compiles takes variables of one device only, and the variables of a
         # group may be on several parameter servers.
-        if not self.stacks_matrices or uses_servers():
+        if uses_servers():
             return [[layer] for layer in plan]
         groups: dict = {}
         for layer in plan:
-            is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
-            separate_number = None if is_matrix and not layer.may_rest else layer.number
-            key = self._program_key(layer, state.of_layer(layer)), layer.multiplier, separate_number
+            stored, observed = state.of_layer(layer)
+            can_be_grouped = not layer.may_rest and (
+                (self.stacks_matrices and self._is_matrix(layer))
+                or self._is_small(layer, stored[0])
+            )
+            separate_number = None if can_be_grouped else layer.number
+            key = self._program_key(layer, (stored, observed)), layer.multiplier, separate_number
             groups.setdefault(key, []).append(layer)
         return list(groups.values())
+
+    def _is_matrix(self, layer):
+        """Returns whether the rule yields the layer's arrays to be stacked with those of others."""
+        return layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
+
+    def _is_small(self, layer, stored):
+        """Returns whether the layer is better updated in a stack with others of its shape.
+
+        Args:
+            layer: The layer.
+            stored: The `Stored` of its first variable.
+        """
+        shape = stored.weight.shape
+        return (
+            len(layer.members) == 1
+            and layer.treatments[0].adapt in self.stacks_if_adapt
+            and 0 < shape.num_elements() < namespace.STACK_MAX_ELEMENTS
+            # XLA takes longer to compile a stack than to compile the update of one layer for all.
+            and not (namespace.compiles_for_tpu() or _is_compiled_whole())
+            and not (self.jit_compile and _replica_count() > 1)
+            and all(slot.shape == shape and slot.dtype != tf.bfloat16 for slot in stored.slots)
+        )
 
     def _bound_program(self, layers, gradients, state, scalars):
         """Returns a function without arguments that takes one step of the rule for some layers.
@@ -355,16 +388,18 @@ class TensorFlowUpdate(step.Update):
         """
         key = len(layers), *self._program_key(layers[0], state)
         if key not in self._programs:
-            program = functools.partial(self._step, layers[0].treatments)
-            # On a TPU, XLA compiles the whole step as one program, and no `tf.function` is needed.
-            if not namespace.compiles_for_tpu() and not uses_servers():
+            is_stack = len(layers) > 1 and not self._is_matrix(layers[0])
+            code = self._step_stack if is_stack else self._step
+            program = functools.partial(code, layers[0].treatments)
+            # A stack holds all layers that could share a `tf.function`. On a TPU, XLA compiles the
+            # whole step as one program, and no `tf.function` is needed.
+            if not is_stack and not namespace.compiles_for_tpu() and not uses_servers():
                 size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
                 # With several replicas, XLA compiles small layers, too: TensorFlow's own kernels
                 # may add numbers in another order on each replica, and the copies of a variable
                 # would differ in the last bit.
-                replica_count = tf.distribute.get_strategy().num_replicas_in_sync
                 is_large = self.gains_by_xla and size >= namespace.XLA_MIN_ELEMENTS
-                is_compiled = self.jit_compile and (is_large or replica_count > 1)
+                is_compiled = self.jit_compile and (is_large or _replica_count() > 1)
                 program = tf.function(program, jit_compile=is_compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
@@ -399,6 +434,24 @@ class TensorFlowUpdate(step.Update):
         for old_layer, new_layer in zip(stored, new_stored, strict=True):
             for old, new in zip(old_layer, new_layer, strict=True):
                 assign_stored(self.assign, old, new)
+
+    def _step_stack(
+        self, treatments, numbers, gradients, stored, observed, present, lr, t, decay
+    ):  # fmt: skip
+        """Takes one step of the rule for small layers of one variable each, as one stack.
+
+        The arguments are those of `_step`. `numbers` is not used, because no slot is rounded, and
+        `present` is not, because each layer has a gradient.
+        """
+        old_stored = [variables[0] for variables in stored]
+        layers_step = step.step_stack(
+            namespace, self.rule, treatments[0], [layer[0] for layer in gradients], old_stored,
+            lr=lr, t=t, bitcast=namespace.bitcast, decay=decay,
+            observers=[step.make_recorder(namespace, vectors, _assign) for vectors in observed],
+        )  # fmt: skip
+        new_stored = stacks.run_single(namespace, layers_step)
+        for old, new in zip(old_stored, new_stored, strict=True):
+            assign_stored(self.assign, old, new)
 
     def _average(self, state, scalars):
         """Updates the moving averages of the weights.

@@ -87,6 +87,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         self._update = TensorFlowUpdate(
             jit_compile=self._settings.jit_compile,
             gains_by_xla=self.rule.gains_by_xla,
+            stacks_if_adapt=self.rule.stacks_if_adapt,
             **self._update_arguments(),
         )
         self._built = True

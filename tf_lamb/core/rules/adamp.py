@@ -54,4 +54,11 @@ def adamp(
     return w - lr / bias_divisor(xp, beta_1, t) * u, m, v
 
 
-RULE = Rule(adamp, ("m", "v"), HYPER, start_rate=0.002, transfer_exponent=0.75)
+RULE = Rule(
+    adamp,
+    ("m", "v"),
+    HYPER,
+    start_rate=0.002,
+    transfer_exponent=0.75,
+    stacks_if_adapt=(False,),
+)

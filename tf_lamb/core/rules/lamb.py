@@ -112,4 +112,11 @@ def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
     )  # fmt: skip
 
 
-RULE = Rule(lamb, ("m", "v"), HYPER, start_rate=0.01, transfer_exponent=0.5)
+RULE = Rule(
+    lamb,
+    ("m", "v"),
+    HYPER,
+    start_rate=0.01,
+    transfer_exponent=0.5,
+    stacks_if_adapt=(True, False),
+)

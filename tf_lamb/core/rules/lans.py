@@ -57,4 +57,12 @@ def lans(
     return w - lr * (beta_1 * momentum_ratio * um + (1 - beta_1) * gradient_ratio * ug), m, v
 
 
-RULE = Rule(lans, ("m", "v"), HYPER, start_rate=0.01, transfer_exponent=0.5, takes_gain=False)
+RULE = Rule(
+    lans,
+    ("m", "v"),
+    HYPER,
+    start_rate=0.01,
+    transfer_exponent=0.5,
+    takes_gain=False,
+    stacks_if_adapt=(True, False),
+)

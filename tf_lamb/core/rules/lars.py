@@ -121,4 +121,11 @@ def lars(
     return w - v_factor * u, v
 
 
-RULE = Rule(lars, ("v",), HYPER, start_rate=1.0, transfer_exponent=0.75)
+RULE = Rule(
+    lars,
+    ("v",),
+    HYPER,
+    start_rate=1.0,
+    transfer_exponent=0.75,
+    stacks_if_adapt=(True, False),
+)

@@ -251,5 +251,6 @@ RULE = Rule(
     # The ten or fifteen matrix products of a step take longer than to gather its result on all
     # devices.
     gains_by_sharding=True,
+    stacks_if_adapt=(False,),
     ratio_needs_bounds=True,
 )

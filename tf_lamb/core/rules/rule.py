@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -28,6 +28,11 @@ class Rule:
             only some of the stacked matrices, even though each device stores all slots. If each
             device stores only a share of the slots (`shard_update`), the matrices are divided for
             every rule that stacks them.
+        stacks_if_adapt: The values of `adapt` with which small layers of one shape may be updated
+            as one stacked array, whose slices are the layers: the step of an element then depends
+            on other elements only through norms over `axes`. A rule's matrices are not meant,
+            which `core.stacks` stacks as the rule yields them. Defaults to (), neither, which is
+            valid for every rule.
         ratio_needs_bounds: Whether a layer has a trust ratio only if the user gives `bounds`.
     """
 
@@ -40,6 +45,7 @@ class Rule:
     gains_by_xla: bool = True
     gains_by_sharding: bool = False
     ratio_needs_bounds: bool = False
+    stacks_if_adapt: Sequence[bool] = ()
 
     @property
     def name(self) -> str:

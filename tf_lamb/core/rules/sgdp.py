@@ -48,4 +48,11 @@ def sgdp(
     return w - lr * u, v
 
 
-RULE = Rule(sgdp, ("v",), HYPER, start_rate=0.05, transfer_exponent=0.75)
+RULE = Rule(
+    sgdp,
+    ("v",),
+    HYPER,
+    start_rate=0.05,
+    transfer_exponent=0.75,
+    stacks_if_adapt=(False,),
+)

@@ -420,5 +420,6 @@ RULE = Rule(
     transfer_exponent=0.75,
     takes_gain=False,
     gains_by_xla=False,
+    stacks_if_adapt=(False,),
     ratio_needs_bounds=True,
 )
