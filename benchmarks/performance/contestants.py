@@ -63,6 +63,14 @@ def ours_tf_keras(on_nonfinite="propagate", **own):  # as all peers do
     return tf_lamb.tf_keras.LAMB(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, **own)
 
 
+def one_by_one_tf_keras():
+    """Small layers of one shape are not updated as one stack."""
+    from tf_lamb.tensorflow import namespace
+
+    namespace.STACK_MAX_ELEMENTS = 0
+    return ours_tf_keras()
+
+
 def lans_tf_keras(on_nonfinite="propagate"):
     import tf_lamb.tf_keras
 
@@ -272,6 +280,7 @@ def floor(shapes):
 CONTESTANTS = {
     "floor": floor,
     "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
+    "tf_lamb.tf_keras, one by one": tensorflow(one_by_one_tf_keras, tf_variable),
     "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
     "tf_lamb.tf_keras LANS": tensorflow(lans_tf_keras, tf_variable),
     "tf_lamb.tf_keras Muon": tensorflow(muon_tf_keras, tf_variable),
