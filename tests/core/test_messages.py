@@ -9,7 +9,8 @@ import tomllib
 import pytest
 
 import tf_lamb
-from tf_lamb.core.messages import differences_text, join_words
+from tf_lamb.core import checks
+from tf_lamb.core.messages import differences_text, join_words, optional_imports
 from tf_lamb.model_garden.common import errors
 
 ROOT = pathlib.Path(tf_lamb.__file__).parents[1]
@@ -30,7 +31,7 @@ def arguments_of_pip(path):
         if isinstance(node, ast.Call) and "require_installed" in ast.unparse(node.func):
             yield next(word.value for word in node.keywords if word.arg == "install")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "optional_imports":
-            yield node.args[1]
+            yield from node.args[1:2]  # without it the missing package is installed
 
 
 def test_messages_install_what_the_extras_bring():
@@ -38,7 +39,7 @@ def test_messages_install_what_the_extras_bring():
     texts = [
         text.value for path in SOURCES for text in arguments_of_pip(path) if hasattr(text, "value")
     ]
-    assert len(texts) >= 7
+    assert len(texts) >= 6
     for text in [*texts, errors.INSTALL.partition(",")[0]]:
         arguments = shlex.split(text)
         assert {*map(name_of, arguments)} <= {*map(name_of, BROUGHT)}, text
@@ -50,6 +51,17 @@ def test_messages_install_what_the_extras_bring():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_text_of_the_package_installs_from_a_clone(path):
     assert not re.search(r"install [\"'`]*\.\[", path.read_text())
+
+
+def test_a_package_that_is_missing_is_the_one_to_install():
+    message = r"this environment lacks: pip install torch\.$"
+    with pytest.raises(ModuleNotFoundError, match=message), optional_imports("tf_lamb.keras"):
+        raise ModuleNotFoundError(name="torch.nn")
+
+
+def test_a_rate_that_is_no_number_is_answered_with_the_one_to_begin_with():
+    with pytest.raises(TypeError, match=r"not '0\.01'\. Try learning_rate=0\.01\.$"):
+        checks.number("learning_rate", "0.01")
 
 
 def test_processes_that_agree_have_no_differences():

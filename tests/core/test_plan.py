@@ -79,6 +79,10 @@ def test_a_pattern_that_matches_nothing_is_named():
     assert "'LayerNorm'" in warning
     assert "'dense/kernel'" in warning
     assert plan(PATHS, ("bias",)).unmatched_warning() is None
+    several = plan(PATHS, ("LayerNorm", "gama")).unmatched_warning()
+    assert several.startswith(
+        "No variable matches the patterns below: they have no effect.\n  'LayerNorm'\n  'gama'\n"
+    )
 
 
 def test_the_table_has_a_line_a_variable_and_a_line_a_treatment():

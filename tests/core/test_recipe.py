@@ -151,7 +151,10 @@ def test_a_batch_that_was_not_shown_warns(call, message):
         (lambda: decaying(decay_steps=0), "decay_steps must be a whole number >= 1, not 0"),
         (lambda: decaying(end_learning_rate=-1), "end_learning_rate must be .* -1"),
         (lambda: scale(32768, examples=1, epochs=0.3), "0.3 epochs x 1 examples / batch_size 32,7"),
-        (lambda: legw(8192, warmup=0.5), "234 > 200 steps.*0.5 x 64 = 32"),
+        (
+            lambda: legw(8192, warmup=0.5),
+            "(?s)234 > 200 steps.*\n  warmup epochs = 0.5 x 64 = 32\n",
+        ),
         (lambda: scale(rule="cubic"), "rule must be one of 'sqrt', 'linear', 'legw', not 'cubic'"),
         (
             lambda: scale(decay="cosine"),

@@ -18,7 +18,7 @@ from tf_lamb.core.spikes import DEFAULT_DEVIATIONS, DEFAULT_WINDOW
 
 # Name of an argument -> the interval of its values, and an example.
 RANGES = {
-    "learning_rate": ("[0, inf)", "1e-3"),
+    "learning_rate": ("[0, inf)", "0.01"),
     "weight_decay": ("[0, inf)", "0.01"),
     "beta_1": ("[0, 1)", "0.9"),
     "beta_2": ("[0, 1)", "0.999"),

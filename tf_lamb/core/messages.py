@@ -49,13 +49,14 @@ def require_installed(feature: str, *packages: str, install: str) -> None:
 
 
 @contextlib.contextmanager
-def optional_imports(feature: str, install: str, advice: str = "") -> Iterator[None]:
+def optional_imports(feature: str, install: str = "", advice: str = "") -> Iterator[None]:
     """Turns a failed import in the `with` block into an error that says how to install it.
 
     Args:
         feature: What needs the packages; the error begins with it.
         install: The arguments of `pip install` that install them beside a clone and beside a wheel;
-            what else to know of the command may follow after a comma.
+            what else to know of the command may follow after a comma. Defaults to the package that
+            is missing.
         advice: Advice that the error puts before the `pip` command. Defaults to none.
 
     Raises:
@@ -67,7 +68,7 @@ def optional_imports(feature: str, install: str, advice: str = "") -> Iterator[N
         name = str(error.name).partition(".")[0]
         if name == "tf_lamb":
             raise
-        raise _missing_packages_error(feature, [name], install, advice) from error
+        raise _missing_packages_error(feature, [name], install or name, advice) from error
 
 
 def _missing_packages_error(

@@ -192,12 +192,16 @@ class Plan:
         """Returns the warning for patterns that match no variable, or None."""
         if not self.unmatched:
             return None
-        patterns = ", ".join(map(repr, self.unmatched))
+        patterns = list(map(repr, self.unmatched))
+        if len(patterns) == 1:
+            effect = f"No variable matches the pattern {patterns[0]}: it has no effect. "
+        else:
+            lines = "".join(f"\n  {pattern}" for pattern in patterns)
+            effect = f"No variable matches the patterns below: they have no effect.{lines}\n"
         examples = ", ".join(map(repr, self.paths[:3]))
         return (
-            f"No variable matches the pattern {patterns}: it has no effect. "
-            f"Patterns are searched in paths such as {examples}; `tf_lamb.describe(model)` shows "
-            "them all."
+            f"{effect}Patterns are searched in paths such as {examples}; "
+            "`tf_lamb.describe(model)` shows them all."
         )
 
     def with_near_zero(self, rms_by_position: Mapping[int, float]) -> "Plan":

@@ -6,9 +6,8 @@ from tf_lamb.core.messages import optional_imports
 
 with optional_imports(
     "tf_lamb.keras",
-    "tensorflow",
-    "Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names none; set "
-    "KERAS_BACKEND=jax or KERAS_BACKEND=torch, or ",
+    advice="Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names "
+    "none; set KERAS_BACKEND to tensorflow, jax or torch, whichever is installed, or ",
 ):
     import keras as _keras  # noqa: F401
 

@@ -296,8 +296,8 @@ class Recipe(AnyRecipe):
         if self.warmup_steps > self.train_steps:
             raise ValueError(
                 f"{self.title}: warmup is longer than training, {self.warmup_steps:,} > "
-                f"{self.train_steps:,} steps ({'; '.join(self.arithmetic)}). Train for longer, or "
-                "take a smaller batch or a shorter warmup."
+                f"{self.train_steps:,} steps. Train for longer, or take a smaller batch or a "
+                "shorter warmup." + "".join(f"\n  {line}" for line in self.arithmetic)
             )
         if 2 * self.warmup_steps > self.train_steps and self.decay_steps is None:
             warn(
