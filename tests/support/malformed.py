@@ -85,7 +85,7 @@ CONSTRUCTORS = [
      r"gradient_accumulation_steps .* \{1: 2\}"),
     ("LAMB", {"dtypes": {"slots": "float8"}}, ValueError, r"dtypes.* 'float8'"),
     ("LAMB", {"learning_rate": -0.1}, ValueError, r"learning_rate .*\[0, inf\).* -0.1"),
-    ("LAMB", {"learning_rate": None}, TypeError, r"(?=.*1e-3)learning_rate .* None"),
+    ("LAMB", {"learning_rate": None}, TypeError, r"(?=.*=0\.01)learning_rate .* None"),
     ("LAMB", {"beta_1": 1.0}, ValueError, r"beta_1 .*\[0, 1\).* 1.0"),
     ("LAMB", {"bias_correction": 1}, TypeError, r"bias_correction .* 1"),
     ("LAMB", {"clipnorm": 1.0, "clipvalue": 2.0}, ValueError, r"clipnorm=1.0.* clipvalue=2.0"),
