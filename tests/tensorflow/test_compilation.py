@@ -114,6 +114,22 @@ def test_small_layers_in_stacks_step_as_one_by_one(frontend, name, monkeypatch):
 
 
 @every_frontend
+def test_a_stack_takes_gradients_of_several_dtypes(frontend):
+    start = {f"layer_{i}": np.full((2, 3), i + 1.0) for i in range(3)}
+
+    def steps_to(dtypes):
+        variables = [tf.Variable(w, dtype=tf.float32, name=name) for name, w in start.items()]
+        optimizer = FRONTENDS[frontend][1].LAMB(0.1)
+        optimizer.build(variables)
+        gradients = [tf.ones((2, 3), dtype) for dtype in dtypes]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        assert groups_of(optimizer) == [3]
+        return dict(zip(start, map(np.asarray, variables), strict=True))
+
+    assert_close(steps_to(["float64", "float32", "float16"]), steps_to(["float32"] * 3), 1e-6)
+
+
+@every_frontend
 def test_layers_that_differ_in_more_than_their_weights_are_in_no_stack(frontend):
     def groups(**arguments):
         _, optimizer = final_weights(frontend, [SIX_LAYERS], SIX_LAYERS, **arguments)

@@ -100,9 +100,7 @@ def step(
     Returns:
         The `Stored` arrays to assign to each variable.
     """
-    dtype = (
-        "float64" if any(variable.weight.dtype == "float64" for variable in stored) else "float32"
-    )
+    dtype = _dtype_of_step(stored)
 
     def widen(array):
         return xp.cast(array, dtype)
@@ -171,6 +169,9 @@ def step_stack(
         The new `Stored` of each layer, as a generator's result.
     """
     stack = stack_stored(xp, stored)
+    # The gradients may differ in their dtypes.
+    dtype = _dtype_of_step([stack])
+    stacked_gradient = xp.stack([xp.cast(gradient, dtype) for gradient in gradients])
 
     def observe(*norms_and_ratio):
         for i, observe_layer in enumerate(observers):
@@ -178,10 +179,16 @@ def step_stack(
 
     (new_stack,) = yield from step(
         xp, rule, [treatment.stacked(len(stored), stack.weight.shape[1:])],
-        [xp.stack(gradients)], [stack], lr=lr, t=t, layer_number=0, bitcast=bitcast, decay=decay,
+        [stacked_gradient], [stack], lr=lr, t=t, layer_number=0, bitcast=bitcast, decay=decay,
         observe=observe if any(observers) else None,
     )  # fmt: skip
     return unstack_stored(xp, new_stack)
+
+
+def _dtype_of_step(stored) -> str:
+    """Returns the dtype in which a layer's step is computed: float64 if one of its weights is."""
+    is_double = any(variable.weight.dtype == "float64" for variable in stored)
+    return "float64" if is_double else "float32"
 
 
 def which_have_gradients(xp, layer, gradients) -> list:
