@@ -194,14 +194,14 @@ def test_where_tf_lamb_is_installed_pip_installs_only_what_is_missing(name, else
     extras = PROJECT["optional-dependencies"]
     bounded = {*extras["tensorflow"], *extras["jax"], *extras["tf-keras"]}
     distributions = importlib.metadata.packages_distributions()
-    _, others = INSTALLS[name]
+    _, companions = INSTALLS[name]
     cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
     assert notebooks.pip_lines(cell, elsewhere, absent=()) == ([], None)
     assert capsys.readouterr().out == ""  # as the kept outputs have it
-    for absent in [*([other] for other in others), others]:
-        found = installed(name, cell, elsewhere, absent)
+    for absent in [*([module] for module in companions), companions]:
+        requirements = installed(name, cell, elsewhere, absent)
         assert f"Not installed yet: {', '.join(absent)}\n" in capsys.readouterr().out
-        for module, text in zip(absent, found, strict=True):
+        for module, text in zip(absent, requirements, strict=True):
             assert re.split("[<>=]", text)[0].replace("-", "_") in {
                 distribution.replace("-", "_") for distribution in distributions[module]
             }
