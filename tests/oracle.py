@@ -206,6 +206,17 @@ class Soap:
         left, right = self.bases
         return left @ x @ right.T
 
+    def first_bases(self, g):
+        """Where both sides have one, g takes that of the shorter to the longer, Householder's."""
+        bases = [
+            np.linalg.eigh(factor)[1][:, ::-1] if has else np.eye(len(factor))
+            for factor, has in zip(self.factors, self.has, strict=True)
+        ]
+        if all(self.has):
+            short, image = (0, g.T) if g.shape[0] <= g.shape[1] else (1, g)
+            bases[1 - short] = np.linalg.qr(image @ bases[short], mode="complete")[0]
+        return bases
+
     def step(self, g):
         if not self.matrix:
             self.w = self.adam.step({"w": g})["w"]
@@ -214,10 +225,7 @@ class Soap:
         self.count += 1
         if self.count == 0:
             self.factors = [(1 - self.b2) * product for product in self.products(g)]
-            self.bases = [
-                np.linalg.eigh(each)[1][:, ::-1] if has else np.eye(len(each))
-                for each, has in zip(self.factors, self.has, strict=True)
-            ]
+            self.bases = self.first_bases(g)
             self.m, self.v = np.zeros(self.flat), np.zeros(self.flat)
             return self.w
         turned = self.into(g)

@@ -88,10 +88,9 @@ def test_the_oracle_has_the_authors_numbers(case):
         np.testing.assert_allclose(reference.step(g).ravel(), after, rtol=0, atol=1e-9)
 
 
-# Of a side that the first gradient does not span, no basis is determined: those have none.
 CASES = [
-    ((5, 5), {}), ((4, 7), {"one_sided": True}), ((7, 4), {"one_sided": True}),
-    ((4, 7), {"longest": 5}), ((7, 4), {"longest": 5}),
+    ((5, 5), {}), ((4, 7), {}), ((7, 4), {}), ((4, 7), {"one_sided": True}),
+    ((7, 4), {"one_sided": True}), ((4, 7), {"longest": 5}), ((7, 4), {"longest": 5}),
 ]  # fmt: skip
 
 
@@ -121,6 +120,27 @@ def test_what_is_no_matrix_is_adamws(shape):
 def test_a_renewal_that_is_left_open_is_householders():
     w, gradients = random_steps((6, 4), steps=12)
     assert_same(*([*steps(w, gradients, every=2, renewal=each)][-1] for each in (None, "qr")))
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (64, 24), (24, 64)])
+@pytest.mark.parametrize("rank", [0, 1, 8, 24])
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+@pytest.mark.parametrize("form", [QR, CHOLESKY])
+def test_the_first_bases_are_eigenvectors_of_both_factors(shape, rank, scale, form):
+    """In float32, of a gradient of any rank, the largest eigenvalue first."""
+    rng = np.random.default_rng(0)
+    g = scale * rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+    g = g.astype("float32")
+    w = np.zeros(shape, "float32")
+    state = run_single(NUMPY, step(g, (w, *(x.astype("float32") for x in slots(w))), form=form))
+    assert state[-2] == 0
+    exact = g.astype("float64") / (np.linalg.norm(g.astype("float64"), 2) or 1.0)
+    for basis, factor in zip(state[4:7:2], (exact @ exact.T, exact.T @ exact), strict=True):
+        basis = basis.astype("float64")
+        np.testing.assert_allclose(basis.T @ basis, np.eye(len(basis)), atol=1e-5)
+        inside = basis.T @ factor @ basis
+        np.testing.assert_allclose(inside, np.diag(np.diag(inside)), atol=2e-5)
+        assert np.all(np.diff(np.diag(inside)) < 2e-5)
 
 
 @pytest.mark.parametrize("renewal", ["cholesky", "qr"])
@@ -223,7 +243,9 @@ def test_a_long_side_of_few_gradients_is_renewed(rank):
     """In the basis of the first of two: in float32 many columns are nearly the same."""
     u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / range(1, rank + 1))
     state = 0.95 * u @ u.T + 0.05 * v @ v.T, np.linalg.eigh(-u @ u.T)[1]
-    _, kept, found = renew_bases(NUMPY, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky")
+    _, kept, found = renew_bases(
+        NUMPY, v, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky"
+    )
     assert kept == 0
     np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
 
@@ -233,8 +255,9 @@ def test_a_side_that_no_gradient_reaches_keeps_its_basis():
     random = np.random.default_rng(0)
     root, factor, basis = random.normal(size=(2, 2)), np.zeros((4, 4)), np.eye(4)
     factor[:2, :2], basis[:2, :2] = root @ root.T, np.linalg.qr(root)[0]
+    g = v = np.zeros((4, 3))
     _, kept, found = renew_bases(
-        NUMPY, np.zeros((4, 3)), 0.0, False, True, factor, basis, sides=(0,), renewal="cholesky"
+        NUMPY, g, v, 0.0, False, True, factor, basis, sides=(0,), renewal="cholesky"
     )
     assert kept == 0
     np.testing.assert_allclose(found.T @ found, np.eye(4), atol=1e-9)
@@ -261,7 +284,7 @@ def test_a_basis_that_is_not_orthogonal_is_not_taken(monkeypatch):
     *_, before = steps(w, gradients, every=1)
     qr = np.linalg.qr
     skew = np.eye(4) + 1e-3 * np.eye(4, k=1)
-    monkeypatch.setattr(NUMPY.linalg, "qr", lambda a: (qr(a)[0] @ skew, None))
+    monkeypatch.setattr(NUMPY.linalg, "qr", lambda a, mode: (qr(a, mode)[0] @ skew, None))
     after = run_single(NUMPY, step(gradients[0], before, every=1))
     np.testing.assert_array_equal(after[4], before[4])
     np.testing.assert_array_equal(after[6], before[6])

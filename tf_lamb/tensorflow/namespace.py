@@ -207,8 +207,13 @@ def _cholesky(x):
     return tf.linalg.cholesky(x)
 
 
+def _qr(x, mode="reduced"):
+    """Computes a QR decomposition; `mode` is "reduced" or "complete", as in NumPy."""
+    return tf.linalg.qr(x, full_matrices=mode == "complete")
+
+
 linalg = types.SimpleNamespace(
-    eigh=tf.linalg.eigh, qr=tf.linalg.qr, cholesky=_cholesky,
+    eigh=tf.linalg.eigh, qr=_qr, cholesky=_cholesky,
     solve_triangular=tf.linalg.triangular_solve,
 )  # fmt: skip
 

@@ -151,7 +151,7 @@ def soap(
     is_due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(is_first)
     new_v, new_n_failed, *bases = yield (
         renew_bases,
-        (new_v, n_failed, is_first, is_due, *factors, *bases),
+        (g, new_v, n_failed, is_first, is_due, *factors, *bases),
         settings | {"renewal": form.renewal},
     )
     start_failed = is_first & (new_n_failed > n_failed)
@@ -271,7 +271,7 @@ def out_of_bases(xp, x, *bases, sides, product_dtype):
     return in_dtype(xp, dtype, x)
 
 
-def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
+def renew_bases(xp, g, v, n_failed, is_first, is_due, *state, sides, renewal):
     """Renews the bases of the matrices for which this is due.
 
     L and R are Shampoo's preconditioners of the rows and of the columns of a matrix, called factors
@@ -281,11 +281,12 @@ def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
         QL <- the Q of the QR decomposition of L QL
 
     This is one power iteration. In the first step of a matrix, QL is set to the eigenvectors of L
-    instead, the largest eigenvalue first. If a new basis of a matrix is not finite and orthogonal,
-    v and both bases stay as they were, and the renewal counts as failed.
+    instead, the largest eigenvalue first; see `_first_bases`. If a new basis of a matrix is not
+    finite and orthogonal, v and both bases stay as they were, and the renewal counts as failed.
 
     Args:
         xp: An array namespace such as NumPy.
+        g: The gradient, which is read in the first step.
         v: The second moment, in the coordinates of the bases.
         n_failed: The number of failed renewals so far.
         is_first: Whether this is the first step of the matrix.
@@ -302,11 +303,7 @@ def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
     current = [v, n_failed, *bases]
 
     def compute_first_bases():
-        # TensorFlow raises an error for a decomposition of a matrix that is not finite.
-        finite_factors = [
-            xp.where(xp.isfinite(matrix), matrix, xp.zeros_like(matrix)) for matrix in factors
-        ]
-        new_bases = [xp.linalg.eigh(-matrix)[1] for matrix in finite_factors]
+        new_bases = _first_bases(xp, g, factors, sides, renewal)
         return _accept_if_valid(xp, is_first, [v, *new_bases], *current)
 
     def compute_next_bases():
@@ -331,6 +328,46 @@ def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
         xp, xp.any(is_first), compute_first_bases, lambda: current
     )
     return branch(xp, xp.any(is_due), compute_next_bases, lambda: current)
+
+
+def _first_bases(xp, g, factors, sides, renewal):
+    """Returns eigenvectors of the factors of a first gradient, the largest eigenvalue first.
+
+    If both axes have a basis, only the factor of the shorter axis is decomposed, which is faster.
+    The gradient maps its eigenvectors to those of the other factor: if g'g q = x q, then
+    gg'(g q) = x (g q). A QR decomposition scales them to norm 1, and adds the eigenvectors of the
+    eigenvalue 0. With renewal="cholesky", the default on a TPU, both factors are decomposed,
+    because QR decompositions take long to compile there.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        g: The first gradient of the matrix.
+        factors: The factors L and R, which are multiples of gg' and g'g; or one of them.
+        sides: The axes that have a factor.
+        renewal: The decomposition of renewals, "cholesky" or "qr".
+    """
+    # TensorFlow raises an error for a decomposition of a matrix that is not finite.
+    g, *factors = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in (g, *factors)]
+    if len(sides) < 2 or renewal == "cholesky":
+        return [xp.linalg.eigh(-factor)[1] for factor in factors]
+    rows, columns = g.shape[-2:]
+    if rows <= columns:
+        row_basis = xp.linalg.eigh(-factors[0])[1]
+        return [row_basis, _complete_q(xp, precise_matmul(xp, transposed(xp, g), row_basis))]
+    column_basis = xp.linalg.eigh(-factors[1])[1]
+    return [_complete_q(xp, precise_matmul(xp, g, column_basis)), column_basis]
+
+
+def _complete_q(xp, a):
+    """Returns the square Q of the QR decomposition of a, by Householder's reflections.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        a: A matrix with as many columns as rows, or fewer; or a stack of such matrices.
+    """
+    if len(a.shape) == 2:
+        return xp.linalg.qr(a, mode="complete")[0]
+    return xp.stack([_complete_q(xp, a[i]) for i in range(a.shape[0])])
 
 
 def _mean_eigenvalue(xp, factor):
@@ -362,9 +399,7 @@ def _orthonormal(xp, a, renewal):
     Source: Fukaya et al., arXiv:1809.11085.
     """
     if renewal != "cholesky":
-        if len(a.shape) == 2:
-            return xp.linalg.qr(a)[0]
-        return xp.stack([_orthonormal(xp, a[i], renewal) for i in range(a.shape[0])])
+        return _complete_q(xp, a)
     a = a / norm(xp, a, axes=(-2,))
     for shift in (3e-7 * a.shape[-1], 1e-5, 0.0, 0.0):
         gram = precise_matmul(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
