@@ -277,8 +277,59 @@ def floor(shapes):
     return run
 
 
+# What an update multiplies and decomposes, without all else: its step takes at least as long.
+
+
+def muon_products(x):
+    """Five iterations of three products."""
+    import tensorflow as tf
+
+    if x.shape[0] > x.shape[1]:
+        x = tf.transpose(x)
+    for _ in range(5):
+        square = tf.matmul(x, x, transpose_b=True)
+        x = square @ square @ x
+        x /= tf.norm(x)
+    return x
+
+
+def soap_products(g):
+    """The factors, the gradient and the momentum into the bases, and the update out of them."""
+    import tensorflow as tf
+
+    left = tf.matmul(g, g, transpose_b=True)
+    right = tf.matmul(g, g, transpose_a=True)
+    inside = [tf.matmul(left, x, transpose_a=True) @ right for x in (g, g + 1.0)]
+    return tf.matmul(left @ tf.add_n(inside), right, transpose_b=True), left, right
+
+
+def soap_renewal(g):
+    """The products, and each factor times its basis with the QR decomposition of that."""
+    import tensorflow as tf
+
+    out, *factors = soap_products(g)
+    return out, *[tf.linalg.qr(factor @ factor)[0] for factor in factors]
+
+
+def products_alone(multiply):
+    """Computes `multiply` of each matrix, in one `tf.function`."""
+
+    def build(shapes):
+        import tensorflow as tf
+
+        _, gradients = arrays(shapes)
+        matrices = [tf.constant(g) for g in gradients if g.ndim == 2 and not is_table(g.shape)]
+        step = tf.function(lambda matrices: [multiply(x) for x in matrices], autograph=False)
+        return lambda: step(matrices)
+
+    return build
+
+
 CONTESTANTS = {
     "floor": floor,
+    "the products of Muon": products_alone(muon_products),
+    "the products of SOAP": products_alone(soap_products),
+    "the products and decompositions of SOAP": products_alone(soap_renewal),
     "tf_lamb.tf_keras": tensorflow(ours_tf_keras, tf_variable),
     "tf_lamb.tf_keras, one by one": tensorflow(one_by_one_tf_keras, tf_variable),
     "tf_lamb.keras": tensorflow(ours_keras, keras_variable),
