@@ -27,6 +27,35 @@ STYLES = {
 }
 
 
+def summary(cells: Sequence[Cell]) -> str:
+    """Returns a row of each optimizer and a column of each task: what is decided, and the ratios.
+
+    Such as "fewer at 3 of 4 batches: 0.39 to 0.63". A ratio is that to the baseline's updates.
+    """
+    tasks = [task for task in FROZEN["updates"] if any(cell.task == task for cell in cells)]
+    decided = {task: analysis.comparisons_of(cells, task) for task in tasks}
+    rows = []
+    for name in FROZEN["optimizers"]:
+        if name != FROZEN["baseline"]:
+            of_tasks = ([c for c in decided[task] if c.cell.optimizer == name] for task in tasks)
+            rows.append([name, *map(_outcomes, of_tasks)])
+    return markdown(["optimizer", *tasks], rows)
+
+
+def _outcomes(comparisons):
+    """Formats what is decided of the batches of an optimizer and a task."""
+    if not comparisons:
+        return "-"
+    texts = []
+    for outcome in ("fewer", "more"):
+        ratios = [c.ratio for c in comparisons if c.outcome == outcome]
+        if ratios:
+            bounds = sorted({f"{min(ratios):.2f}", f"{max(ratios):.2f}"})
+            batches = f"{len(ratios)} of {len(comparisons)} batches"
+            texts.append(f"{outcome} at {batches}: {' to '.join(bounds)}")
+    return "; ".join(texts) or "undecided"
+
+
 def table(cells: Sequence[Cell], task: str) -> str:
     """Returns a row of each optimizer of a task: updates and seconds to the target, by batch size.
 
@@ -120,6 +149,7 @@ def _draw_line(cells, name, axis):
 def main(_):
     lines = runs.runs_of(flags.FLAGS.log)
     cells, targets = analysis.cells_of(lines), analysis.targets_of(lines)
+    print(summary(cells), end="\n\n")
     for task, target in targets.items():
         print(heading(cells, task, target), table(cells, task), sep="\n\n", end="\n\n")
     if flags.FLAGS.figure and cells:

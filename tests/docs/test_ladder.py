@@ -1,6 +1,7 @@
 """The study of updates by batch size: its analysis finds what made-up runs were made from."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -18,6 +19,7 @@ from benchmarks.ladder.protocol import FROZEN, HASH, Run, batches_of, key, optim
 
 pytestmark = pytest.mark.once
 PAGE = ROOT / "docs" / "protocol_ladder.md"
+RESULTS, LOG = ROOT / "docs" / "ladder.md", ROOT / "benchmarks" / "logs" / "ladder.jsonl"
 TARGET, TASK = 2.0, "letters"
 SEEDS, EVALUATIONS = FROZEN["seeds"], FROZEN["evaluations"]
 ALLOWANCE = FROZEN["target_allowance"]
@@ -306,6 +308,16 @@ def test_a_table_has_a_row_of_each_optimizer():
     assert rows["SOAP, floor"].count("| -") == len(batches_of(TASK))
 
 
+def test_the_summary_says_what_is_decided_of_each_task():
+    header, _, *rows = report.summary(analysis.cells_of(made_up())).splitlines()
+    assert header == f"| optimizer | {TASK} |"
+    texts = dict(re.fullmatch(r"\| (.+) \| (.+) \|", row).groups() for row in rows)
+    assert texts.keys() == FROZEN["optimizers"].keys() - {FROZEN["baseline"]}
+    assert re.fullmatch(r"fewer at 4 of 4 batches: 0\.\d\d to 0\.\d\d", texts["Muon"])
+    assert re.fullmatch(r"more at 3 of 4 batches: 1\.\d\d to 1\.\d\d", texts["Muon, floor"])
+    assert texts["SOAP, floor"] == "-"
+
+
 def test_a_heading_names_the_target_and_the_cells():
     text = report.heading(analysis.cells_of(made_up()), TASK, TARGET)
     count = len(optimizers_of(TASK)) * len(batches_of(TASK))
@@ -336,3 +348,107 @@ def test_a_ratio_is_an_upper_bound_where_the_baseline_misses_the_target():
     found = comparisons(made_up(SHARES | {"AdamW": math.inf}))
     assert found["Muon", 256].ratio_text.startswith("under 0.")
     assert not comparisons(made_up())["Muon", 256].ratio_text.startswith("under")
+
+
+# -- the page of the results ----------------------------------------------------------------------
+
+
+@functools.cache
+def results():
+    """(cells, targets, the text of the page in one line)."""
+    lines = runs.runs_of(LOG)
+    words = " ".join(RESULTS.read_text().split())
+    return analysis.cells_of(lines), analysis.targets_of(lines), words
+
+
+def ratios(optimizer, reference, tasks=tuple(FROZEN["updates"]), *, reached=False):
+    """The updates of an optimizer over those of another, in each cell that both have.
+
+    If `reached`, without cells in which a seed ends above the target.
+    """
+    cells, *_ = results()
+    means = {
+        (c.task, c.optimizer, c.batch_size): c.geometric_mean
+        for c in cells
+        if c.is_reached or not reached
+    }
+    pairs = [(means[key], means.get((key[0], reference, key[2]))) for key in means
+             if key[0] in tasks and key[1] == optimizer]  # fmt: skip
+    return [mean / other for mean, other in pairs if other]
+
+
+def row(expected):
+    """What came out, in the row of an expectation."""
+    return next(found for text, found in table(RESULTS, "What was expected") if text == expected)
+
+
+def test_the_log_is_whole():
+    cells, *_ = results()
+    assert len(cells) == sum(
+        len(batches_of(task)) * len(optimizers_of(task)) for task in FROZEN["updates"]
+    )
+
+
+def test_the_page_has_the_tables_of_the_log():
+    cells, targets, words = results()
+    text = RESULTS.read_text()
+    assert report.summary(cells) in text
+    for task, target in targets.items():
+        assert report.table(cells, task) in text
+        assert f"{target:.4f} nats" in words
+    deviation = analysis.pooled_deviation([cell for cell in cells if cell.task == "flights"])
+    assert f"over seeds is {deviation:.2f}" in words
+    edges = [f"{c.optimizer} at {c.batch_size:,} ({c.task})" for c in cells if c.is_at_edge]
+    assert f"in these cells: {', '.join(edges)}." in words
+
+
+def test_the_first_sentence_has_the_ratios_of_the_log():
+    _, _, words = results()
+    for name in ("Muon", "SOAP"):
+        found = ratios(name, "AdamW", ("letters", "pictures", "hidden letters"))
+        assert f"{name} needed {min(found):.2f} to {max(found):.2f} of" in words
+
+
+def test_what_was_expected_is_judged_by_the_log():
+    cells, *_ = results()
+    compared = [c for task in FROZEN["updates"] for c in analysis.comparisons_of(cells, task)]
+    muon = ratios("Muon", "AdamW", ["hidden letters"])
+    expected = "On hidden letters Muon needs at most half of AdamW's updates at every batch"
+    assert row(expected) == f"No: {min(muon):.2f} to {max(muon):.2f}"
+    decided = [c.is_decided for c in compared if c.cell.optimizer == "LAMB"]
+    expected = "LAMB is not decided against AdamW in most cells"
+    assert row(expected) == f"Yes: {decided.count(False)} of {len(decided)} are not"
+    floors = [
+        *ratios("Muon, floor", "Muon", reached=True), *ratios("SOAP, floor", "SOAP", reached=True)
+    ]  # fmt: skip
+    small = [ratio for ratio in floors if abs(ratio - 1) < 0.1]
+    expected = "The floor changes Muon's and SOAP's updates by less than a tenth in most cells"
+    assert row(expected).startswith(f"Just: in {len(small)} of the {len(floors)} cells")
+    heads = [ratio for ratio in ratios("Muon, heads", "Muon") if abs(ratio - 1) < 0.1]
+    expected = "Heads change Muon's updates on hidden letters by less than a tenth"
+    assert row(expected) == f"At {len(heads)} of 3 batches"
+    flights = [c.is_decided for c in compared if c.cell.task == "flights"]
+    expected = "On flights nothing is decided but a few cells"
+    assert row(expected) == f"Yes: {flights.count(True)} of {len(flights)} are decided"
+    falls = {
+        task: list(np.diff(ratios("Muon", "AdamW", [task])[:3]) < 0)
+        for task in ("letters", "hidden letters")
+    }
+    assert not all(falls["letters"])
+    expected = (
+        "From 64 to 1,024 Muon's ratio to AdamW's updates falls on letters and hidden letters"
+    )
+    rises = ratios("Muon", "AdamW", ["letters"])
+    assert row(expected).startswith(f"No: on letters it rises from {rises[0]:.2f} to {rises[2]:.2f}")
+
+
+def test_what_the_variants_raise_is_in_the_log():
+    _, _, words = results()
+    floors = [
+        *ratios("Muon, floor", "Muon", reached=True), *ratios("SOAP, floor", "SOAP", reached=True)
+    ]  # fmt: skip
+    assert f"in {sum(ratio > 1 for ratio in floors)} of the {len(floors)} cells" in words
+    constant = ratios("Muon, constant norm", "Muon", reached=True)
+    assert f"in {sum(ratio > 1 for ratio in constant)} of {len(constant)} such cells" in words
+    heads = [100 * (ratio - 1) for ratio in ratios("Muon, heads", "Muon")]
+    assert f"by {min(heads):.0f} to {max(heads):+.0f}%" in words
