@@ -53,7 +53,6 @@ argsort = tf.argsort
 bitcast = tf.bitcast
 cast = tf.cast
 clip = tf.clip_by_value
-cond = tf.cond
 convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
 einsum = tf.einsum
@@ -119,6 +118,23 @@ def sum(x, axis=None, keepdims=False):
     rows = x.shape[0] // _SUM_SPLITS
     *parts, remainder = tf.split(x, [rows] * _SUM_SPLITS + [x.shape[0] - _SUM_SPLITS * rows])
     return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(remainder)
+
+
+def cond(condition, if_true, if_false):
+    """Returns if_true() or if_false(); only the chosen one runs.
+
+    `if_true` stays a function of its own. TensorFlow would otherwise copy its operations into the
+    step for each variable of a shape, and optimize each copy. With the decompositions of SOAP, that
+    takes a third of the time of the first step.
+
+    Args:
+        condition: A boolean scalar.
+        if_true, if_false: Functions without arguments that return tensors of the same shapes.
+    """
+    if not compiles_for_tpu():
+        separate = {"_noinline": True}
+        if_true = tf.function(if_true, autograph=False, experimental_attributes=separate)
+    return tf.cond(condition, if_true, if_false)
 
 
 def where(condition, x, y):

@@ -400,14 +400,7 @@ class TensorFlowUpdate(step.Update):
                 # would differ in the last bit.
                 is_large = self.gains_by_xla and size >= namespace.XLA_MIN_ELEMENTS
                 is_compiled = self.jit_compile and (is_large or _replica_count() > 1)
-                # TensorFlow would copy the operations of a program into the step once for each layer,
-                # and then optimize all copies. The step of a matrix has so many operations that
-                # this takes most of the time of the first step.
-                is_kept_apart = self._is_matrix(layers[0]) and not is_compiled
-                program = tf.function(
-                    program, jit_compile=is_compiled or None, autograph=False,
-                    experimental_attributes={"_noinline": True} if is_kept_apart else None,
-                )  # fmt: skip
+                program = tf.function(program, jit_compile=is_compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
 
