@@ -132,6 +132,7 @@ def cond(condition, if_true, if_false):
         if_true, if_false: Functions without arguments that return tensors of the same shapes.
     """
     if not compiles_for_tpu():
+        # seam: TensorFlow 2.20, an attribute by which its optimizer leaves a function as it is.
         separate = {"_noinline": True}
         if_true = tf.function(if_true, autograph=False, experimental_attributes=separate)
     return tf.cond(condition, if_true, if_false)
