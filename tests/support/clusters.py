@@ -85,8 +85,11 @@ def jax_processes(count, devices):
     (coordinator,) = addresses(1)
     return [
         {
-            "KERAS_BACKEND": "jax", "XLA_FLAGS":
-            f"--xla_force_host_platform_device_count={devices // count}",
+            "KERAS_BACKEND": "jax",
+            # Collectives that do not depend on each other are run in the order of the program:
+            # Gloo matches those of the processes by their order, and ends a process otherwise.
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices // count} "
+            "--xla_cpu_enable_concurrency_optimized_scheduler=false",
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": coordinator,
             "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
             "KERAS_DISTRIBUTION_PROCESS_ID": str(i),
