@@ -243,11 +243,11 @@ def test_a_long_side_of_few_gradients_is_renewed(rank):
     """In the basis of the first of two: in float32 many columns are nearly the same."""
     u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / range(1, rank + 1))
     state = 0.95 * u @ u.T + 0.05 * v @ v.T, np.linalg.eigh(-u @ u.T)[1]
-    _, kept, found = renew_bases(
+    _, n_failed, renewed = renew_bases(
         NUMPY, v, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky"
     )
-    assert kept == 0
-    np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
+    assert n_failed == 0
+    np.testing.assert_allclose(renewed.T @ renewed, np.eye(1024), atol=1e-5)
 
 
 def test_a_side_that_no_gradient_reaches_keeps_its_basis():
@@ -256,12 +256,12 @@ def test_a_side_that_no_gradient_reaches_keeps_its_basis():
     root, factor, basis = random.normal(size=(2, 2)), np.zeros((4, 4)), np.eye(4)
     factor[:2, :2], basis[:2, :2] = root @ root.T, np.linalg.qr(root)[0]
     g = v = np.zeros((4, 3))
-    _, kept, found = renew_bases(
+    _, n_failed, renewed = renew_bases(
         NUMPY, g, v, 0.0, False, True, factor, basis, sides=(0,), renewal="cholesky"
     )
-    assert kept == 0
-    np.testing.assert_allclose(found.T @ found, np.eye(4), atol=1e-9)
-    np.testing.assert_allclose(np.abs(found[2:, 2:]), np.eye(2), atol=1e-9)
+    assert n_failed == 0
+    np.testing.assert_allclose(renewed.T @ renewed, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(np.abs(renewed[2:, 2:]), np.eye(2), atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-42, 0.0])
