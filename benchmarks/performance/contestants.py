@@ -277,7 +277,8 @@ def floor(shapes):
     return run
 
 
-# What an update multiplies and decomposes, without all else: its step takes at least as long.
+# What an update multiplies and decomposes, almost without all else: about the least that its step
+# can take. Muon's own step is a tenth faster than these products, in the order written here.
 
 
 def muon_products(x):

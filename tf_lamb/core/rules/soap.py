@@ -336,8 +336,8 @@ def _first_bases(xp, g, factors, sides, renewal):
     If both axes have a basis, only the factor of the shorter axis is decomposed, which is faster.
     The gradient maps its eigenvectors to those of the other factor: if g'g q = x q, then
     gg'(g q) = x (g q). A QR decomposition scales them to norm 1, and adds the eigenvectors of the
-    eigenvalue 0. With renewal="cholesky", the default on a TPU, both factors are decomposed,
-    because QR decompositions take long to compile there.
+    eigenvalue 0. With renewal="cholesky", the default on accelerators, both factors are decomposed,
+    because QR decompositions take long to compile on a TPU.
 
     Args:
         xp: An array namespace such as NumPy.
