@@ -274,6 +274,53 @@ def test_the_chains_beyond_a_factor_of_two_are_those_that_the_page_names():
     far = {chain: n > mean for chain, n in of_adamw.items() if not mean / 2 <= n <= 2 * mean}
     assert len(of_adamw) == 7
     assert far == {("flights", 2**18): False, ("pictures", 2**21): True}
+    needed = {
+        name: [n for chain, n in updates.items() if chain[1] == name] for name in report.PRINTED
+    }
+    said = "AdamW's needed {:,.0f} to {:,.0f}, and LAMB's {:,.0f} to {:,.0f}".format(
+        *(end(needed[name]) for name in report.PRINTED for end in (min, max))
+    )
+    assert said in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_page_says_how_many_batches_of_adamw_the_second_expectation_holds_for():
+    cells = [c for c in larger(cells_of_pages()) if c.optimizer == "AdamW" and c.updates >= 2000]
+    (lost,) = (cell for cell in cells if not cell.is_kept)
+    assert (
+        f"Of {len(cells)} batches, {len(cells) - 1} kept it; {lost.task} with {lost.updates:,} "
+        f"left ended {100 * lost.excess:.1f}% above the base, and {100 * lost.margin:.1f}% was"
+    ) in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_page_says_where_lamb_needs_fewer_updates_than_adamw():
+    """Where no batch keeps the result, more are needed than the smallest one has left."""
+    needed = {}
+    for (task, name, length), chain in analysis.by_transfer(cells_of_pages()).items():
+        updates = analysis.updates_needed(chain)
+        needed.setdefault((task, length), {})[name] = (
+            analysis.crossing(chain)[1] if math.isnan(updates) else updates
+        )
+    fewer = {chain for chain, of in needed.items() if of["LAMB"] < of["AdamW"]}
+    assert fewer == {("flights", 2**18), ("letters", 2**21)}
+    said = f"In {len(needed) - len(fewer)} of {len(needed)} pairs of chains."
+    assert said in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_page_says_how_the_critical_batch_grows():
+    grows = analysis.growth(report.needed(cells_of_pages()))
+    assert len(grows) == 4 and not any(0.4 <= power <= 0.6 for power in grows.values())
+    of = {f"{task}, {name}": f"^{power:.2f}" for (task, name), power in grows.items()}
+    assert (
+        f"letters {of['letters, AdamW']} (AdamW) and {of['letters, LAMB']} (LAMB), pictures "
+        f"{of['pictures, AdamW']} (AdamW), flights {of['flights, AdamW']} (AdamW)"
+    ) in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_page_has_the_comparison_of_models():
+    page = (ROOT / "docs" / "updates_left.md").read_text()
+    assert report.by_model(cells_of_pages()) in page
+    errors = analysis.compared(larger(cells_of_pages()))
+    assert min(errors.values()) > 0.9 * errors["updates alone"]
 
 
 def test_the_page_counts_what_was_kept_with_2048_left_or_more():
