@@ -1,6 +1,6 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
-# make large-batch  one model at batch 16, 128, 2,048 and 16,384: three minutes, losses, seconds, a picture
+# make large-batch  one model at batch 16, 128, 2,048 and 16,384, on letters and on pictures: losses, seconds, pictures
 # make test    the mathematics, and the quick tests of all else: run it before every commit
 # make test-drawn  a sample by a seed that moves with the commits
 # make test-all   every test but the slow ones, on TensorFlow and on JAX; or those of TESTS=tests/api
@@ -55,7 +55,9 @@ $(KJV): | $(VENV)/bin/python
 	touch $@
 
 large-batch: $(VENV)/.large-batch $(KJV)
-	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) -m benchmarks.study.large_batch
+	for task in letters pictures; do \
+	  KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) -m benchmarks.study.large_batch --task=$$task || exit 1; \
+	done
 
 # `make test-drawn`: one case of each test of the optimizers' rooms, and of one test in twelve of the others (tests/conftest.py).
 # An archive without git has no commits: its seed is 1.
