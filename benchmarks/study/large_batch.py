@@ -131,6 +131,7 @@ def draw_picture(task, runs, path):
             axes.plot(ends, run[task.score], "o", color=f"C{number}")
     for axes, label in (over_updates, "updates"), (over_seconds, "seconds of training"):
         axes.set(xscale="log", xlabel=label, ylim=(None, task.ylim))
+        axes.xaxis.set_minor_formatter("")  # whose labels overlap where an axis is short
         axes.grid(alpha=0.3)
     over_updates.set_ylabel(task.title)
     figure.legend(*over_updates.get_legend_handles_labels(), loc="outside lower center", ncols=2)

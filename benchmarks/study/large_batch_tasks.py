@@ -151,7 +151,7 @@ class Pictures:
 
     def training_data(self, batch, seed):
         """Returns the arguments of `fit`: batches that are drawn anew by the seed."""
-        return {"x": self._batches(batch, seed)}
+        return {"x": self._batches(batch, seed), "shuffle": False}
 
     def build_model(self):
         """Builds a network of 110 thousand weights on the pixels."""

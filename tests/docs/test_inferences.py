@@ -70,6 +70,7 @@ def letters_lose_little_with_1024_left():
             figures()["letters_change"][f"{name} {batch}"] for batch in (2048, 16384)
         )
         assert -0.05 < at_2048 < 0.5 and at_16384 > 5
+    assert figures()["pictures_change"][2048] < 0.5 and figures()["pictures_change"][16384] > 5
     seconds = figures()["letters_seconds"]
     assert 18 < seconds["LAMB 16"] / seconds["LAMB 2048"] < 22
     assert figures()["letters_updates"] == {16: 131072, 128: 16384, 2048: 1024, 16384: 128}

@@ -22,11 +22,12 @@ INSTALLS = {
     "carry_a_learning_rate": ("tensorflow", ["tensorflow", "sklearn", "matplotlib"]),
     "keras_jax_bert": ("jax", ["jax", "keras_hub", "libtpu", "matplotlib"]),
     "tpu_strategy": (None, ["tensorflow", "tf_keras", "sklearn", "matplotlib"]),
+    "updates_left": ("jax", ["jax", "sklearn", "matplotlib"]),
 }
 # What shows pictures.
 PICTURES = {
     "carry_a_learning_rate": {"digits", "plot", "result"}, "keras_jax_bert": {"plot", "adascale"},
-    "tpu_strategy": {"result"},
+    "tpu_strategy": {"result"}, "updates_left": {"pictures", "plot"},
 }  # fmt: skip
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 
@@ -98,6 +99,12 @@ def test_what_the_bert_quotes_came_out():
     came_out = {f"{n:g}" for numbers in runs(notebook).values() for n in numbers}
     came_out |= {f"{loss:.3f}" for *_, loss in runs(notebook).values()}
     assert quoted and quoted <= came_out
+
+
+def test_what_the_notebook_of_updates_left_quotes_came_out():
+    notebook = read("updates_left")
+    quoted = set(re.findall(r"[+-]\d+\.\d%", source(notebook, "reading")))
+    assert len(quoted) == 4 and quoted == {row[-1] for row in table(notebook, "result")[1:]}
 
 
 def test_the_configs_that_it_names_are_shipped():
@@ -265,3 +272,12 @@ def test_the_notebook_of_the_tpu_runs_on_two_replicas_of_a_cpu(run):
     small, large = (line.split() for line in printed(notebook, "train"))
     assert [small[1:3], large[1:3]] == [["64", "256"], ["1,024", "16"]]
     assert printed(notebook, "backup") == ["stopped after epoch 2", "went on to update 8"]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_updates_left_runs(run):
+    notebook = run("updates_left", TF_LAMB_LENGTHS="4096,16384")
+    head, *rows = table(notebook, "result")
+    assert head[:2] == ["task", "examples"]
+    batches_16, batches_512 = [row[2] for row in rows], [row[4] for row in rows]
+    assert batches_16 == ["256:", "1,024:"] * 2 and batches_512 == ["8:", "32:"] * 2

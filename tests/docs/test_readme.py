@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from official.modeling import optimization
 from support import cpus_as_tpu
+from support.figures import of_pictures_at
 from support.pages import ROOT, blocks, number, runs, seeds_of_letters, table
 
 import tf_lamb
@@ -170,3 +172,18 @@ def test_the_table_of_large_batch_is_in_the_log():
         found.append([batch, updates, *losses, f"{seconds:.0f} s"])
     assert rows == found
     assert counts == {3}
+
+
+@pytest.mark.once
+def test_the_table_of_pictures_is_in_the_log():
+    """Its row of a batch has LAMB's mean share of errors, and its median seconds."""
+    _, *rows = table(ROOT / "docs" / "large_batch.md", "On pictures")
+    found = []
+    for batch, *_ in rows:
+        lines = runs("large_batch", task="pictures", name="LAMB", batch=number(batch))
+        errors, base = of_pictures_at(number(batch)), of_pictures_at(16)
+        change = f" ({100 * (errors / base - 1):+.1f}%)" if batch != "16" else ""
+        seconds = statistics.median(line["seconds"] for line in lines)
+        updates = f"{lines[0]['updates']:,}"
+        found.append([batch, updates, f"{100 * errors:.2f}%{change}", f"{seconds:.0f} s"])
+    assert rows == found

@@ -62,6 +62,7 @@ def test_the_hook_of_a_commit_has_the_version_of_make_check():
         "colab/carry_a_learning_rate.ipynb",
         "colab/keras_jax_bert.ipynb",
         "colab/tpu_strategy.ipynb",
+        "colab/updates_left.ipynb",
     ],
 )
 def test_a_page_names_the_repository_that_the_project_declares(file):

@@ -587,7 +587,17 @@ def of_large_batch():
         "letters_seconds": by_text(seconds),
         "letters_step": seconds["LAMB", 128] / seconds["LAMB", 16] * 8,
         "letters_updates": {batch: lines[0]["updates"] for (_, batch), lines in seeds.items()},
+        "pictures_change": {
+            batch: 100 * (of_pictures_at(batch) / of_pictures_at(16) - 1) for batch in (2048, 16384)
+        },
     }  # fmt: skip
+
+
+def of_pictures_at(batch):
+    """Returns the mean share of errors of LAMB at a batch, over the seeds."""
+    lines = runs("large_batch", task="pictures", name="LAMB", batch=batch)
+    assert len(lines) == 3
+    return statistics.mean(run["errors"] for run in lines)
 
 
 def of_updates_left():
