@@ -335,3 +335,62 @@ def test_the_page_has_the_table_from_256_to_32768():
     assert [found.optimizer for found in own] == ["AdamW", "LAMB"]
     page = (ROOT / "docs" / "updates_left.md").read_text()
     assert report.own_numbers(own).replace(" %", "%") in page
+
+
+# -- Muon, of which not all tasks have run ---------------------------------------------------------
+
+
+def cells_of_muon():
+    """Returns the cells of the tasks on which Muon's runs are complete."""
+    cells = analysis.cells_of(runs.runs_of(LOG))
+    return [c for c in cells if c.optimizer == "Muon" and c.task in ("letters", "flights")]
+
+
+def test_the_page_has_the_table_of_muon():
+    page = (ROOT / "docs" / "updates_left.md").read_text()
+    assert report.by_updates(cells_of_muon()).replace(" %", "%") in page
+
+
+def test_the_page_says_how_many_updates_muon_needs():
+    updates = report.needed([*cells_of_pages(), *cells_of_muon()])
+    on_letters = {
+        name: [updates["letters", name, length] for length in (2**18, 2**21)]
+        for name in ("Muon", "AdamW")
+    }
+    text = words(ROOT / "docs" / "updates_left.md")
+    (short, long), (of_adamw, of_adamw_long) = on_letters.values()
+    assert (
+        f"{short:.0f} and {long:.0f}, where AdamW needed {of_adamw:,.0f} and {of_adamw_long:,.0f}."
+    ) in text
+    assert f"{100 * long / of_adamw_long:.0f} and {100 * short / of_adamw:.0f}% of them" in text
+    on_flights = "flights", "Muon", 2**21
+    assert updates[on_flights] > updates["flights", "AdamW", 2**21]
+    of_18 = [
+        c for c in cells_of_muon() if (c.task, c.length, c.rule) == ("flights", 2**18, "transfer")
+    ]
+    assert not any(cell.is_kept for cell in of_18)
+    (cell,) = (
+        c for c in cells_of_muon()
+        if (c.task, c.length, c.batch, c.rule) == ("letters", 2**21, 2048, "transfer")
+    )  # fmt: skip
+    below = f"ended {-100 * cell.excess:.1f}% below its own base, and {-100 * cell.over_adamw:.1f}%"
+    assert below in text
+
+
+def test_the_page_says_how_a_rate_at_an_edge_moved():
+    own = {"task": "flights", "optimizer": "Muon", "length": 2**21, "batch": 16, "rule": "tuned"}
+    tuned = [line for line in runs.runs_of(LOG) if own.items() <= line.items()]
+    by_rate = {
+        line["settings"]["rate"]: line["validation"]["loss"] for line in tuned if not line["seed"]
+    }
+    assert min(by_rate, key=by_rate.get) == 0.08
+    assert by_rate[0.16] > max(loss for rate, loss in by_rate.items() if rate != 0.16) + 0.02
+    excess = {
+        (c.batch, c.rule): f"+{100 * c.excess:.1f}" for c in cells_of_muon()
+        if (c.task, c.length) == ("flights", 2**21)
+    }  # fmt: skip
+    assert (
+        "from {} to {}% at 512, and from {} to {}% at 2,048".format(
+            *(excess[batch, rule] for batch in (512, 2048) for rule in ("transfer", "searched"))
+        )
+    ) in words(ROOT / "docs" / "updates_left.md")
